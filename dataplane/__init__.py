@@ -1,0 +1,1 @@
+"""The data plane: gateway, replicas and fleet. Nothing in here knows Django."""

@@ -1,0 +1,242 @@
+"""The catalog: everything a gateway and the fleet need to know to serve, as a numbered snapshot or a delta.
+
+It carries key digests, never peppers or salts. Readers accept the schema version before theirs.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+SCHEMA = 1
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Limits of a tenant or of a key; None is no limit of its own."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+    max_request_tokens: int | None = None
+
+
+class TenantEntry(msgspec.Struct, frozen=True):
+    """A tenant as the data plane sees it. ``name`` is the slug."""
+
+    id: str
+    name: str
+    active: bool
+    limits: Limits
+
+
+class KeySecret(msgspec.Struct, frozen=True):
+    """One accepted secret of a key: two of them while a key is being rolled."""
+
+    pepper_id: str
+    digest: str
+    expires_at_ms: int | None = None
+
+
+class KeyEntry(msgspec.Struct, frozen=True):
+    """A key that may be used. ``deployment_ids`` None means every deployment its tenant may call."""
+
+    id: str
+    tenant_id: str
+    secrets: tuple[KeySecret, ...]
+    scopes: tuple[str, ...]
+    limits: Limits
+    deployment_ids: tuple[str, ...] | None = None
+    expires_at_ms: int | None = None
+
+
+class Share(msgspec.Struct, frozen=True):
+    """A tenant's KV budget and weight on a deployment. Tokens, rounded up to blocks by the engine.
+
+    ``cap_tokens`` None is the whole pool.
+    """
+
+    guarantee_tokens: int = 0
+    cap_tokens: int | None = None
+    weight: int = 1
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """A version that takes ``weight`` per cent of a deployment's traffic."""
+
+    version_id: str
+    weight: int
+    name: str = "stable"
+
+
+class EngineSettings(msgspec.Struct, frozen=True):
+    """How the replicas of a deployment run. None leaves the choice to the worker."""
+
+    dtype: str = "fp32"
+    device: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 32
+    kv_memory_mb: int | None = None
+    block_size: int = 8
+    prefix_cache: bool = True
+
+
+class DeploymentEntry(msgspec.Struct, frozen=True):
+    """A name that applications call, and who may call it.
+
+    ``tenant_id`` owns it. ``grants`` maps a tenant id, the owner's included, to its share.
+    """
+
+    id: str
+    tenant_id: str
+    name: str
+    active: bool
+    arms: tuple[Arm, ...]
+    grants: dict[str, Share]
+    engine: EngineSettings
+    min_replicas: int = 1
+    max_replicas: int = 1
+
+
+class VersionFile(msgspec.Struct, frozen=True):
+    """A file of a version: its name in the folder, its content address and its size."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+class VersionEntry(msgspec.Struct, frozen=True):
+    """An immutable version of a model. ``digest`` names its content; ``tenant_id`` owns it."""
+
+    id: str
+    tenant_id: str
+    model: str
+    number: int
+    digest: str
+    files: tuple[VersionFile, ...]
+    context_tokens: int
+    created_at_ms: int
+
+
+class Catalog(msgspec.Struct, frozen=True):
+    """A whole snapshot. Maps are keyed by id, keys by their lookup part."""
+
+    number: int
+    published_at_ms: int
+    tenants: dict[str, TenantEntry]
+    keys: dict[str, KeyEntry]
+    deployments: dict[str, DeploymentEntry]
+    versions: dict[str, VersionEntry]
+    schema: int = SCHEMA
+
+
+class CatalogDelta(msgspec.Struct, frozen=True):
+    """What turns snapshot ``base`` into snapshot ``number``: entries to put and keys to drop, map by map."""
+
+    base: int
+    number: int
+    published_at_ms: int
+    put_tenants: dict[str, TenantEntry]
+    put_keys: dict[str, KeyEntry]
+    put_deployments: dict[str, DeploymentEntry]
+    put_versions: dict[str, VersionEntry]
+    drop: dict[str, tuple[str, ...]]
+    schema: int = SCHEMA
+
+
+class CatalogError(ValueError):
+    """A snapshot or delta that this reader must not apply."""
+
+
+_MAPS = ("tenants", "keys", "deployments", "versions")
+_Entry = TypeVar("_Entry")
+
+
+def empty() -> Catalog:
+    """Return snapshot 0, in which nothing exists."""
+    return Catalog(number=0, published_at_ms=0, tenants={}, keys={}, deployments={}, versions={})
+
+
+def diff(old: Catalog, new: Catalog) -> CatalogDelta:
+    """Return the delta from ``old`` to ``new``."""
+    put: dict[str, dict[str, Any]] = {}
+    drop: dict[str, tuple[str, ...]] = {}
+    for name in _MAPS:
+        before: dict[str, Any] = getattr(old, name)
+        after: dict[str, Any] = getattr(new, name)
+        put[f"put_{name}"] = {key: entry for key, entry in after.items() if before.get(key) != entry}
+        drop[name] = tuple(sorted(before.keys() - after.keys()))
+    return CatalogDelta(base=old.number, number=new.number, published_at_ms=new.published_at_ms, drop=drop, **put)
+
+
+def apply(old: Catalog, delta: CatalogDelta) -> Catalog:
+    """Return the snapshot that ``delta`` makes of ``old``.
+
+    Raises:
+        CatalogError: the delta starts from another snapshot; fetch a whole one.
+    """
+    if delta.base != old.number:
+        raise CatalogError(f"delta from {delta.base} cannot be applied to snapshot {old.number}")
+
+    def patched(name: str, put: dict[str, _Entry]) -> dict[str, _Entry]:
+        dropped = set(delta.drop.get(name, ()))
+        kept = {key: entry for key, entry in getattr(old, name).items() if key not in dropped}
+        return kept | put
+
+    return Catalog(
+        number=delta.number,
+        published_at_ms=delta.published_at_ms,
+        tenants=patched("tenants", delta.put_tenants),
+        keys=patched("keys", delta.put_keys),
+        deployments=patched("deployments", delta.put_deployments),
+        versions=patched("versions", delta.put_versions),
+    )
+
+
+def encode(snapshot: Catalog | CatalogDelta) -> bytes:
+    """Return the JSON of a snapshot or delta."""
+    return msgspec.json.encode(snapshot)
+
+
+def decode(raw: bytes) -> Catalog:
+    """Read a snapshot.
+
+    Raises:
+        CatalogError: not a snapshot, or a schema newer than this reader.
+    """
+    return _checked(raw, Catalog)
+
+
+def decode_delta(raw: bytes) -> CatalogDelta:
+    """Read a delta. Raises as :func:`decode` does."""
+    return _checked(raw, CatalogDelta)
+
+
+_Snapshot = TypeVar("_Snapshot", Catalog, CatalogDelta)
+
+
+def _checked(raw: bytes, kind: type[_Snapshot]) -> _Snapshot:
+    try:
+        snapshot = msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise CatalogError(str(error)) from error
+    if snapshot.schema > SCHEMA:
+        raise CatalogError(f"schema {snapshot.schema} is newer than this reader's {SCHEMA}")
+    return snapshot
+
+
+def callable_names(catalog: Catalog, tenant_id: str, key: KeyEntry | None = None) -> dict[str, DeploymentEntry]:
+    """Return the deployments a tenant (and key) may call, by the name it calls them.
+
+    An owner says ``name``; a tenant with a grant on another's deployment says ``owner/name``.
+    """
+    names: dict[str, DeploymentEntry] = {}
+    for deployment in catalog.deployments.values():
+        if tenant_id not in deployment.grants:
+            continue
+        if key is not None and key.deployment_ids is not None and deployment.id not in key.deployment_ids:
+            continue
+        owner = catalog.tenants.get(deployment.tenant_id)
+        own = deployment.tenant_id == tenant_id
+        if own or owner is not None:
+            names[deployment.name if own or owner is None else f"{owner.name}/{deployment.name}"] = deployment
+    return names

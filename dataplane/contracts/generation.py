@@ -1,0 +1,230 @@
+"""Messages between the three processes of a replica: server to engine and back, server to tokenizer child and back.
+
+They travel as frames of :mod:`dataplane.contracts.wire` over a Unix socket pair.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.sampling import SamplingParams
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Base of every message: the tag is the class name."""
+
+
+# server -> engine
+
+
+class LoadModel(_Message):
+    """Attach weights and make the KV pool. ``salt_secret`` seeds the tenants' cache salts."""
+
+    model_dir: str
+    runtime_dir: str
+    version_digest: str
+    engine: EngineSettings
+    tenants: dict[str, Share]
+    salt_secret: bytes
+
+
+class Submit(_Message):
+    """A request, tokenised. ``prompt_token_ids`` is never empty."""
+
+    request_id: str
+    tenant_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+
+
+class AbortSequence(_Message):
+    """The caller has gone, or a stop string was found."""
+
+    request_id: str
+
+
+class SetTenants(_Message):
+    """New shares; safe mid-flight."""
+
+    tenants: dict[str, Share]
+
+
+class DumpEngine(_Message):
+    """Ask for :class:`EngineDump`."""
+
+
+ToEngine = LoadModel | Submit | AbortSequence | SetTenants | DumpEngine
+
+# engine -> server
+
+
+class EngineLoad(msgspec.Struct, frozen=True):
+    """The engine's own figures after a step. Blocks of ``block_size`` tokens."""
+
+    step: int
+    num_running: int
+    num_waiting: int
+    total_blocks: int
+    free_blocks: int
+    cached_blocks: int
+    owned_blocks: int
+    block_size: int
+    num_preemptions: int
+    prefix_cache_queries_tokens: int
+    prefix_cache_hits_tokens: int
+    prompt_tokens: int
+    generation_tokens: int
+    refused_rows: int = 0
+
+
+class TenantLoad(msgspec.Struct, frozen=True):
+    """One tenant in the pool. ``service`` is its counter in weighted tokens."""
+
+    tenant_id: str
+    guarantee_blocks: int
+    cap_blocks: int
+    weight: int
+    owned_blocks: int
+    cached_blocks: int
+    num_running: int
+    num_waiting: int
+    service: float
+
+
+class LoadProgress(_Message):
+    """A load goes on: any of these extends the deadline."""
+
+    phase: str
+    done_bytes: int
+    total_bytes: int
+
+
+class Loaded(_Message):
+    """The model can be called. ``kernels`` says which were chosen, for the log and the replica's page."""
+
+    context_tokens: int
+    eos_token_ids: list[int]
+    load: EngineLoad
+    kernels: str
+    load_ms: int
+
+
+class LoadFailed(_Message):
+    """The model cannot be loaded; the sentence says why."""
+
+    message: str
+
+
+class SequenceDelta(msgspec.Struct, frozen=True):
+    """New tokens of one sequence. ``cached_tokens`` is final with the first token."""
+
+    request_id: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    error_code: str = ""
+    error_message: str = ""
+    cached_tokens: int = 0
+
+
+class StepDone(_Message):
+    """What one step produced; also sent when nothing was, so that progress can be seen."""
+
+    deltas: list[SequenceDelta]
+    load: EngineLoad
+    step_ms: float
+    model_ms: float
+
+
+class EngineDump(_Message):
+    """Everything a person debugging wants: figures, tenants, and the sequences by id (no text, no token ids)."""
+
+    load: EngineLoad
+    tenants: list[TenantLoad]
+    sequences: list[dict[str, str | int | float]]
+
+
+FromEngine = LoadProgress | Loaded | LoadFailed | StepDone | EngineDump
+
+# server -> tokenizer child
+
+
+class OpenTokenizer(_Message):
+    """Load ``tokenizer.json`` and the chat template of a model folder."""
+
+    model_dir: str
+
+
+class EncodeText(_Message):
+    """Encode a plain prompt; special tokens in the text are text."""
+
+    call: int
+    text: str
+
+
+class EncodeChat(_Message):
+    """Render the chat template over ``messages`` (JSON of a list of {role, content}) and encode the result."""
+
+    call: int
+    messages: bytes
+
+
+class DecodeTokens(_Message):
+    """Detokenise incrementally: ``token_ids`` are new ones of ``stream``; ``last`` flushes and forgets the stream."""
+
+    call: int
+    stream: str
+    token_ids: list[int]
+    last: bool = False
+
+
+class CloseStream(_Message):
+    """Forget a stream without an answer."""
+
+    stream: str
+
+
+ToTokenizer = OpenTokenizer | EncodeText | EncodeChat | DecodeTokens | CloseStream
+
+# tokenizer child -> server
+
+
+class TokenizerOpened(_Message):
+    """Ready. ``has_template`` False means chat calls are refused."""
+
+    vocab_size: int
+    has_template: bool
+
+
+class Encoded(_Message):
+    """The ids of one encode call."""
+
+    call: int
+    token_ids: list[int]
+
+
+class Decoded(_Message):
+    """The text that became certain: never a part of a UTF-8 character."""
+
+    call: int
+    text: str
+
+
+class TokenizerError(_Message):
+    """One call failed; the child goes on. ``call`` -1 is the open."""
+
+    call: int
+    code: str
+    message: str
+
+
+FromTokenizer = TokenizerOpened | Encoded | Decoded | TokenizerError

@@ -1,0 +1,16 @@
+"""HTTP headers of the trusted door between gateway and replica. Anywhere else they are ignored and never forwarded."""
+
+TENANT = "x-pagoda-tenant"
+KEY = "x-pagoda-key"
+REQUEST_ID = "x-pagoda-request-id"
+ATTEMPT = "x-pagoda-attempt"
+DEPLOYMENT = "x-pagoda-deployment"
+VERSION = "x-pagoda-version"
+ARM = "x-pagoda-arm"
+METER = "x-pagoda-meter"
+"""``1``: a comment line ``: t=<completion tokens so far>`` precedes each stream event, for the gateway to strip."""
+
+INTERNAL = frozenset({TENANT, KEY, REQUEST_ID, ATTEMPT, DEPLOYMENT, VERSION, ARM, METER})
+PUBLIC_REQUEST_ID = "x-request-id"
+CLIENT_LABEL = "x-client-request-id"
+"""A caller's own id: a label that is logged beside ours, never used as an id."""

@@ -1,0 +1,81 @@
+"""Usage records: what replica and gateway write to their spools, keyed by (request id, attempt, source, sequence).
+
+A replica writes ADMIT before the engine sees the request, PROGRESS every few tokens or seconds, FINAL at the end. The
+gateway writes CLOSED once per attempt: what it delivered, or why the attempt never reached a replica.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Source(StrEnum):
+    """Who wrote a record."""
+
+    REPLICA = "replica"
+    GATEWAY = "gateway"
+
+
+class RecordKind(StrEnum):
+    """What a record says."""
+
+    ADMIT = "admit"
+    PROGRESS = "progress"
+    FINAL = "final"
+    CLOSED = "closed"
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORTED = "aborted"
+    FAILED = "failed"
+    REFUSED = "refused"
+    REDISPATCHED = "redispatched"
+
+
+class UsageRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One line of a spool. Token counts are cumulative for the attempt; times are wall clock or durations in ms.
+
+    ``sequence`` counts from 0 within (request id, attempt, source). For the gateway ``completion_tokens`` is what was
+    delivered to the caller, for a replica what was generated.
+    """
+
+    request_id: str
+    attempt: int
+    source: Source
+    sequence: int
+    kind: RecordKind
+    at_ms: int
+    tenant_id: str
+    deployment_id: str
+    version_id: str
+    key_id: str = ""
+    replica_id: str = ""
+    arm: str = "stable"
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    outcome: Outcome | None = None
+    error_code: str = ""
+    last_attempt: bool = True
+    stream: bool = False
+    endpoint: str = ""
+    queue_ms: int | None = None
+    ttft_ms: int | None = None
+    duration_ms: int | None = None
+
+
+class UsageBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a shipper posts to ``/internal/usage``."""
+
+    records: tuple[UsageRecord, ...]
+
+
+class UsageReceipt(msgspec.Struct, frozen=True):
+    """The answer: how many records were new. Every record of the batch is durable once this is answered."""
+
+    accepted: int
+    duplicates: int

