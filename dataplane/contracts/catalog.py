@@ -3,7 +3,7 @@
 It carries key digests, never peppers or salts. Readers accept the schema version before theirs.
 """
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -158,14 +158,20 @@ def empty() -> Catalog:
 
 def diff(old: Catalog, new: Catalog) -> CatalogDelta:
     """Return the delta from ``old`` to ``new``."""
-    put: dict[str, dict[str, Any]] = {}
-    drop: dict[str, tuple[str, ...]] = {}
-    for name in _MAPS:
-        before: dict[str, Any] = getattr(old, name)
-        after: dict[str, Any] = getattr(new, name)
-        put[f"put_{name}"] = {key: entry for key, entry in after.items() if before.get(key) != entry}
-        drop[name] = tuple(sorted(before.keys() - after.keys()))
-    return CatalogDelta(base=old.number, number=new.number, published_at_ms=new.published_at_ms, drop=drop, **put)
+    return CatalogDelta(
+        base=old.number,
+        number=new.number,
+        published_at_ms=new.published_at_ms,
+        put_tenants=_changed(old.tenants, new.tenants),
+        put_keys=_changed(old.keys, new.keys),
+        put_deployments=_changed(old.deployments, new.deployments),
+        put_versions=_changed(old.versions, new.versions),
+        drop={name: tuple(sorted(getattr(old, name).keys() - getattr(new, name).keys())) for name in _MAPS},
+    )
+
+
+def _changed(old: dict[str, _Entry], new: dict[str, _Entry]) -> dict[str, _Entry]:
+    return {key: entry for key, entry in new.items() if old.get(key) != entry}
 
 
 def apply(old: Catalog, delta: CatalogDelta) -> Catalog:

@@ -20,14 +20,14 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class _Message(msgspec.Struct, frozen=True):
     """Base of every message: the tag is the class name."""
 
 
 # server -> engine
 
 
-class LoadModel(_Message):
+class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Attach weights and make the KV pool. ``salt_secret`` seeds the tenants' cache salts."""
 
     model_dir: str
@@ -38,7 +38,7 @@ class LoadModel(_Message):
     salt_secret: bytes
 
 
-class Submit(_Message):
+class Submit(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """A request, tokenised. ``prompt_token_ids`` is never empty."""
 
     request_id: str
@@ -47,19 +47,19 @@ class Submit(_Message):
     sampling: SamplingParams
 
 
-class AbortSequence(_Message):
+class AbortSequence(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """The caller has gone, or a stop string was found."""
 
     request_id: str
 
 
-class SetTenants(_Message):
+class SetTenants(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """New shares; safe mid-flight."""
 
     tenants: dict[str, Share]
 
 
-class DumpEngine(_Message):
+class DumpEngine(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Ask for :class:`EngineDump`."""
 
 
@@ -101,7 +101,7 @@ class TenantLoad(msgspec.Struct, frozen=True):
     service: float
 
 
-class LoadProgress(_Message):
+class LoadProgress(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """A load goes on: any of these extends the deadline."""
 
     phase: str
@@ -109,7 +109,7 @@ class LoadProgress(_Message):
     total_bytes: int
 
 
-class Loaded(_Message):
+class Loaded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """The model can be called. ``kernels`` says which were chosen, for the log and the replica's page."""
 
     context_tokens: int
@@ -119,7 +119,7 @@ class Loaded(_Message):
     load_ms: int
 
 
-class LoadFailed(_Message):
+class LoadFailed(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """The model cannot be loaded; the sentence says why."""
 
     message: str
@@ -136,7 +136,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
-class StepDone(_Message):
+class StepDone(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """What one step produced; also sent when nothing was, so that progress can be seen."""
 
     deltas: list[SequenceDelta]
@@ -145,7 +145,7 @@ class StepDone(_Message):
     model_ms: float
 
 
-class EngineDump(_Message):
+class EngineDump(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Everything a person debugging wants: figures, tenants, and the sequences by id (no text, no token ids)."""
 
     load: EngineLoad
@@ -158,27 +158,27 @@ FromEngine = LoadProgress | Loaded | LoadFailed | StepDone | EngineDump
 # server -> tokenizer child
 
 
-class OpenTokenizer(_Message):
+class OpenTokenizer(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Load ``tokenizer.json`` and the chat template of a model folder."""
 
     model_dir: str
 
 
-class EncodeText(_Message):
+class EncodeText(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Encode a plain prompt; special tokens in the text are text."""
 
     call: int
     text: str
 
 
-class EncodeChat(_Message):
+class EncodeChat(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Render the chat template over ``messages`` (JSON of a list of {role, content}) and encode the result."""
 
     call: int
     messages: bytes
 
 
-class DecodeTokens(_Message):
+class DecodeTokens(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Detokenise incrementally: ``token_ids`` are new ones of ``stream``; ``last`` flushes and forgets the stream."""
 
     call: int
@@ -187,7 +187,7 @@ class DecodeTokens(_Message):
     last: bool = False
 
 
-class CloseStream(_Message):
+class CloseStream(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Forget a stream without an answer."""
 
     stream: str
@@ -198,28 +198,28 @@ ToTokenizer = OpenTokenizer | EncodeText | EncodeChat | DecodeTokens | CloseStre
 # tokenizer child -> server
 
 
-class TokenizerOpened(_Message):
+class TokenizerOpened(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Ready. ``has_template`` False means chat calls are refused."""
 
     vocab_size: int
     has_template: bool
 
 
-class Encoded(_Message):
+class Encoded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """The ids of one encode call."""
 
     call: int
     token_ids: list[int]
 
 
-class Decoded(_Message):
+class Decoded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """The text that became certain: never a part of a UTF-8 character."""
 
     call: int
     text: str
 
 
-class TokenizerError(_Message):
+class TokenizerError(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """One call failed; the child goes on. ``call`` -1 is the open."""
 
     call: int

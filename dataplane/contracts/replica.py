@@ -25,11 +25,11 @@ class ReplicaState(StrEnum):
     STOPPED = "stopped"
 
 
-class _Control(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class _Control(msgspec.Struct, frozen=True):
     """Base of every control message: the tag is the class name."""
 
 
-class Attach(_Control):
+class Attach(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """Load a version into a WARM_IDLE process. Answered by :class:`Status` at once; loading goes on."""
 
     deployment_id: str
@@ -44,40 +44,40 @@ class Attach(_Control):
     salt_secret: bytes
 
 
-class SetShares(_Control):
+class SetShares(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """New shares of the tenants; safe mid-flight."""
 
     tenants: dict[str, Share]
 
 
-class MarkReady(_Control):
+class MarkReady(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """The fleet saw a real generation: WARMING becomes READY."""
 
 
-class Drain(_Control):
+class Drain(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """Admit nothing more, finish what runs, then exit. What still runs after ``deadline_s`` gets an error event."""
 
     deadline_s: float
 
 
-class AbortRequest(_Control):
+class AbortRequest(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """End one request now."""
 
     request_id: str
 
 
-class GetStatus(_Control):
+class GetStatus(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """Ask for :class:`Status`."""
 
 
-class GetDump(_Control):
+class GetDump(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """Ask for :class:`Dump`."""
 
 
 ControlCall = Attach | SetShares | MarkReady | Drain | AbortRequest | GetStatus | GetDump
 
 
-class Status(_Control):
+class Status(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """What a replica says of itself. ``progress`` grows whenever work is done; pending work without it is a hang."""
 
     replica_id: str
@@ -92,14 +92,14 @@ class Status(_Control):
     tenants: list[TenantLoad] = []
 
 
-class Dump(_Control):
+class Dump(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """A debugging dump as JSON-able values."""
 
     status: Status
     sequences: list[dict[str, str | int | float]]
 
 
-class Refused(_Control):
+class Refused(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """A call that the replica's state does not allow."""
 
     code: str
