@@ -1,0 +1,55 @@
+"""Settings of an engine: sizes chosen by the worker, and the constants of the fairness rule."""
+
+from dataclasses import dataclass
+
+BLOCK_SIZES_TOKENS = (8, 16, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes and policy of one engine.
+
+    Attributes:
+        num_blocks: blocks in the KV pool.
+        block_size: tokens in a block.
+        max_num_seqs: most sequences that run at once.
+        max_model_len: most tokens (prompt and output together) of one sequence.
+        step_token_budget: most tokens computed in one step.
+        prefix_cache: reuse the KV of equal prefixes within a tenant.
+        queue_limit_per_tenant: most requests of one tenant that wait.
+        input_weight, output_weight: service units of a computed prompt token and of a sampled token.
+        cached_weight: service units of a prompt token found in the cache: little compute, but it holds blocks.
+        reclaim_gap_units: how far above the least counter a tenant may be and still reclaim its guarantee.
+        min_run_steps: steps a sequence runs before it may be preempted for somebody else's admission.
+        watermark_fraction: part of the pool that admissions of borrowers leave free.
+        prefix_window: requests at the front of a tenant's queue among which the longest cached prefix goes first.
+        prefix_max_passes: times a request may be passed within that window.
+    """
+
+    num_blocks: int
+    block_size: int = 8
+    max_num_seqs: int = 32
+    max_model_len: int = 2048
+    step_token_budget: int = 256
+    prefix_cache: bool = True
+    queue_limit_per_tenant: int = 256
+    input_weight: float = 1.0
+    output_weight: float = 2.0
+    cached_weight: float = 0.125
+    reclaim_gap_units: float = 64.0
+    min_run_steps: int = 16
+    watermark_fraction: float = 0.03
+    prefix_window: int = 8
+    prefix_max_passes: int = 8
+
+    def __post_init__(self) -> None:
+        if self.block_size not in BLOCK_SIZES_TOKENS:
+            raise ValueError(f"block_size is {self.block_size}; allowed are {', '.join(map(str, BLOCK_SIZES_TOKENS))}")
+        if self.step_token_budget < self.max_num_seqs:
+            raise ValueError(
+                f"step_token_budget {self.step_token_budget} is below max_num_seqs {self.max_num_seqs}: "
+                "every running sequence must be able to advance by one token"
+            )
+        for name in ("num_blocks", "max_num_seqs", "max_model_len", "queue_limit_per_tenant", "prefix_window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -1,0 +1,51 @@
+"""The border between engine and model: the engine says which tokens to compute, a runner computes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dataplane.contracts.sampling import SamplingParams
+
+
+@dataclass(slots=True)
+class Row:
+    """A chunk of one sequence to compute in this step.
+
+    Attributes:
+        request_id: for log lines; a runner keeps no state by it.
+        token_ids: tokens to compute now: a chunk of a prompt, or the one token sampled last.
+        position: absolute position of ``token_ids[0]``; everything before it is in the KV pool already.
+        block_table: ids of the blocks that hold positions 0 to ``position + len(token_ids) - 1``. Read only.
+        sample: draw one token from the logits of the last position.
+        sampling: how to draw it.
+        output_index: how many output tokens precede the one to draw; with ``sampling.seed`` it fixes the draw.
+        ban_token_ids: ids that must not be drawn (end and stop tokens while below ``min_tokens``).
+    """
+
+    request_id: str
+    token_ids: list[int]
+    position: int
+    block_table: list[int]
+    sample: bool
+    sampling: SamplingParams
+    output_index: int
+    ban_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """A row that could not be computed (its logits are not numbers, say). Its neighbours are unharmed."""
+
+    message: str
+
+
+class Runner(Protocol):
+    """Computes rows against a KV pool of ``num_blocks`` x ``block_size`` tokens that it owns.
+
+    Running a row twice must give the same result: after an exception the engine runs the rows of the step again, one
+    at a time, to find the offender.
+    """
+
+    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+        """Compute ``rows`` and return one entry for each: a token id, a failure, or None where ``sample`` is False."""
+        ...
