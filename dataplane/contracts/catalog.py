@@ -8,6 +8,10 @@ from typing import TypeVar
 import msgspec
 
 SCHEMA = 1
+REDIS_KEY = "pagoda:catalog"
+"""Redis key of the whole snapshot."""
+REDIS_CHANNEL = "pagoda:catalog"
+"""Redis channel of the deltas. The publisher writes the key first, then publishes."""
 
 
 class Limits(msgspec.Struct, frozen=True):
