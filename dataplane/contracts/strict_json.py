@@ -1,0 +1,51 @@
+"""JSON from strangers: one reading or a refusal.
+
+Python's reader accepts NaN, Infinity, 1e999, lone surrogates and repeated keys (the last wins), so two readers of one
+file may see two things. Here all of them are refused.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+
+
+class StrictJsonError(ValueError):
+    """Bytes that are not JSON with exactly one reading; the message says what is wrong."""
+
+
+def loads(raw: bytes, max_bytes: int) -> Any:  # noqa: ANN401 - the value of a JSON text has any type
+    """Return the value of ``raw``, UTF-8 JSON of at most ``max_bytes``.
+
+    Raises:
+        StrictJsonError: too long, not UTF-8, not JSON, a repeated key, a number that is not finite, a lone surrogate,
+            or nesting deeper than the interpreter's recursion limit.
+    """
+    if len(raw) > max_bytes:
+        raise StrictJsonError(f"it has {len(raw)} bytes, the limit is {max_bytes}")
+    try:
+        msgspec.json.decode(raw)  # refuses what the standard library lets pass, except repeated keys
+        return json.loads(raw, object_pairs_hook=_unrepeated)
+    except RecursionError as error:
+        raise StrictJsonError("it is nested too deeply") from error
+    except StrictJsonError:
+        raise
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StrictJsonError(f"it is not JSON: {error}") from error
+
+
+def loads_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
+    """Return the object that ``raw`` holds. Raises as :func:`loads`, and for any other value."""
+    value = loads(raw, max_bytes)
+    if type(value) is not dict:
+        raise StrictJsonError("it is not a JSON object")
+    return value
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise StrictJsonError(f"the key {repeated[:100]!r} is there twice")
+    return found
