@@ -81,11 +81,11 @@ class Postgres:
         """The server's process id while it runs."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
-    def _command(self, *args: str) -> list[str]:
-        """Prefix a command so that it runs as user ``postgres`` where we are root."""
+    def _as_server_user(self, *args: str) -> list[str]:
+        """Prefix a command so that it runs as user ``postgres`` where we are root, and ends when its parent dies."""
         if os.geteuid() != 0:
-            return list(args)
-        return ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", *args]
+            return ["setpriv", "--pdeathsig", "INT", *args]
+        return ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--pdeathsig", "INT", *args]
 
     def _password(self) -> str:
         path = self.data_dir.with_name(self.data_dir.name + ".password")
@@ -95,7 +95,12 @@ class Postgres:
             path.write_text(secrets.token_urlsafe(24))
         return path.read_text()
 
-    def _initialise(self) -> None:
+    def prepare(self) -> None:
+        """Initialise the data directory where there is none.
+
+        Raises:
+            PostgresError: initdb refused.
+        """
         if (self.data_dir / "PG_VERSION").exists():
             return
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -108,7 +113,7 @@ class Postgres:
         os.chmod(self.data_dir, 0o700)
         try:
             subprocess.run(
-                self._command(
+                self._as_server_user(
                     str(self._binaries / "initdb"), "--pgdata", str(self.data_dir), "--username", _SUPERUSER,
                     "--encoding", "UTF8", "--locale", "C.UTF-8", "--auth", "scram-sha-256",
                     "--pwfile", str(password_file),
@@ -120,35 +125,43 @@ class Postgres:
         finally:
             password_file.unlink()
 
+    def command(self) -> list[str]:
+        """Return the command that runs the server in the foreground."""
+        options = [f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=100"]
+        if not self.durable:
+            options += ["fsync=off", "synchronous_commit=off", "full_page_writes=off"]
+        command = self._as_server_user(str(self._binaries / "postgres"), "-D", str(self.data_dir))
+        for option in options:
+            command += ["-c", option]
+        return command
+
+    def answers(self) -> bool:
+        """Say whether the server accepts connections now."""
+        try:
+            psycopg.connect(self.url(_SUPERUSER, "postgres"), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
     def start(self) -> None:
         """Start the server and wait until it accepts connections.
 
         Raises:
             PostgresError: it ended, or took longer than half a minute.
         """
-        self._initialise()
-        options = [f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=100"]
-        if not self.durable:
-            options += ["fsync=off", "synchronous_commit=off", "full_page_writes=off"]
-        command = self._command(str(self._binaries / "postgres"), "-D", str(self.data_dir))
-        for option in options:
-            command += ["-c", option]
+        self.prepare()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                self.command(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while True:
+        while not self.answers():
             if self._process.poll() is not None:
                 raise PostgresError(f"PostgreSQL ended at its start; the reason is in {self.log_path}")
-            try:
-                psycopg.connect(self.url(_SUPERUSER, "postgres"), connect_timeout=2).close()
-                return
-            except psycopg.OperationalError as error:
-                if time.monotonic() > deadline:
-                    raise PostgresError(f"PostgreSQL did not answer in {_START_TIMEOUT_S:.0f} s: {error}") from error
-                time.sleep(0.05)
+            if time.monotonic() > deadline:
+                raise PostgresError(f"PostgreSQL did not answer in {_START_TIMEOUT_S:.0f} s; see {self.log_path}")
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """Shut down in the fast mode: sessions are ended, data is flushed."""

@@ -59,6 +59,21 @@ class Redis:
         """The server's process id while it runs."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
+    def command(self) -> list[str]:
+        """Return the command that runs the server in the foreground."""
+        return [
+            str(find_binary()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+            "--appendonly", "no", "--maxmemory", "256mb", "--maxmemory-policy", "noeviction",
+        ]  # fmt: skip
+
+    def answers(self) -> bool:
+        """Say whether the server answers a ping now."""
+        try:
+            with redis.Redis(port=self.port, socket_connect_timeout=1) as client:
+                return bool(client.ping())
+        except redis.ConnectionError:
+            return False
+
     def start(self) -> None:
         """Start the server and wait for its first answer.
 
@@ -68,24 +83,15 @@ class Redis:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    str(find_binary()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-                    "--appendonly", "no", "--maxmemory", "256mb", "--maxmemory-policy", "noeviction",
-                ],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
-            )  # fmt: skip
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+            )
         deadline = time.monotonic() + _START_TIMEOUT_S
-        with redis.Redis(port=self.port, socket_connect_timeout=1) as client:
-            while True:
-                if self._process.poll() is not None:
-                    raise RedisError(f"Redis ended at its start; the reason is in {self.log_path}")
-                try:
-                    client.ping()
-                    return
-                except redis.ConnectionError as error:
-                    if time.monotonic() > deadline:
-                        raise RedisError(f"Redis did not answer in {_START_TIMEOUT_S:.0f} s") from error
-                    time.sleep(0.02)
+        while not self.answers():
+            if self._process.poll() is not None:
+                raise RedisError(f"Redis ended at its start; the reason is in {self.log_path}")
+            if time.monotonic() > deadline:
+                raise RedisError(f"Redis did not answer in {_START_TIMEOUT_S:.0f} s; see {self.log_path}")
+            time.sleep(0.02)
 
     def stop(self) -> None:
         """End the server."""

@@ -1,0 +1,42 @@
+# Pagoda: `make up` runs the product, `make test` checks everything. `make help` lists the rest.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV := .venv
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/installed
+
+.PHONY: help setup up down test lint types model shots
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV) (a few minutes the first time)"
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[control,model,local,convert,dev]'
+	@touch $@
+
+setup: $(STAMP)  ## make .venv and install what is missing
+	@$(RUN) -m stack.system
+
+up: setup  ## start the whole product, print its address, a key and a curl
+	@$(RUN) -m stack up
+
+down: setup  ## end what make up started
+	@$(RUN) -m stack down
+
+model: $(STAMP)  ## fetch and convert the bundled model once
+	@$(RUN) -m stack.bundled_model
+
+lint: $(STAMP)  ## ruff and the import contracts
+	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/lint-imports --no-timing
+
+types: $(STAMP)  ## mypy strict
+	@$(RUN) -m mypy
+
+test: setup model  ## everything CI checks
+	@$(RUN) -m stack.checks
+
+shots: setup model  ## remake the screenshots of the README
+	@$(RUN) -m pytest tests/e2e -q --shots docs/images

@@ -1,0 +1,187 @@
+"""The state folder of a stack: paths, ports and secrets, made once and read by every process's environment."""
+
+import hashlib
+import json
+import os
+import pwd
+import secrets
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+_DEFAULT_PORTS = {"web": 8000, "gateway": 8001, "fleet": 8002, "postgres": 8003, "redis": 8004}
+
+
+class StackError(RuntimeError):
+    """Something the person at the terminal can mend; the message says what and how."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """TCP ports on 127.0.0.1, each set by ``PAGODA_<NAME>_PORT``."""
+
+    web: int
+    gateway: int
+    fleet: int
+    postgres: int
+    redis: int
+
+    @classmethod
+    def from_environment(cls) -> "Ports":
+        """Read the ports.
+
+        Raises:
+            StackError: a variable is not a port number, or two are equal.
+        """
+        chosen: dict[str, int] = {}
+        for name, default in _DEFAULT_PORTS.items():
+            variable = f"PAGODA_{name.upper()}_PORT"
+            text = os.environ.get(variable, str(default))
+            if not text.isdecimal() or not 0 < int(text) < 65536:
+                raise StackError(f"{variable}={text!r} is not a port. Set it to a number from 1 to 65535.")
+            chosen[name] = int(text)
+        if len(set(chosen.values())) < len(chosen):
+            raise StackError(f"Two services have the same port: {chosen}. Set the PAGODA_*_PORT variables apart.")
+        return cls(**chosen)
+
+    def require_free(self, names: list[str]) -> None:
+        """Check that nothing listens on the ports of ``names``.
+
+        Raises:
+            StackError: one is taken; names it, and the variable that moves it.
+        """
+        for name in names:
+            port = getattr(self, name)
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError as error:
+                    raise StackError(
+                        f"Port {port} for {name} is taken by another program. Free it, or choose another one: "
+                        f"PAGODA_{name.upper()}_PORT=<port> make up"
+                    ) from error
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a stack keeps its state: ``PAGODA_HOME``, by default ``var`` in the checkout."""
+
+    root: Path
+    ports: Ports
+    _secrets: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls) -> "Home":
+        """Make the folder and its secrets where missing, and read them."""
+        root = Path(os.environ.get("PAGODA_HOME", REPOSITORY / "var")).resolve()
+        root.mkdir(parents=True, exist_ok=True)
+        for name in ("logs", "run", "store", "spool", "models", "runtime", "versions"):
+            (root / name).mkdir(exist_ok=True)
+        home = cls(root=root, ports=Ports.from_environment())
+        home._secrets.update(home._load_secrets())
+        return home
+
+    def _load_secrets(self) -> dict[str, str]:
+        path = self.root / "secrets.json"
+        if path.exists():
+            stored: dict[str, str] = json.loads(path.read_text())
+            return stored
+        made = {
+            "PAGODA_SECRET_KEY": secrets.token_urlsafe(48),
+            "PAGODA_KEY_PEPPERS": f"1:{secrets.token_hex(32)}",
+            "PAGODA_INTERNAL_SECRET": secrets.token_urlsafe(32),
+            "PAGODA_CACHE_SALT_SECRET": secrets.token_hex(32),
+            "PAGODA_PLAYGROUND_SECRET": secrets.token_hex(32),
+            "admin_password": secrets.token_urlsafe(12),
+            "user_password": secrets.token_urlsafe(12),
+        }
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(made, indent=2))
+        return made
+
+    def secret(self, name: str) -> str:
+        """Return a secret made with the folder."""
+        return self._secrets[name]
+
+    @property
+    def model_dir(self) -> Path:
+        """The bundled model, in Hugging Face layout."""
+        return self.root / "models" / "smollm2-135m-instruct"
+
+    @property
+    def socket_path(self) -> Path:
+        """The supervisor's control socket; short even where the folder's path is long."""
+        return self.run_dir / "supervisor.sock"
+
+    @property
+    def run_dir(self) -> Path:
+        """Sockets. Unix socket paths end at 107 characters, so a deep home gets a folder of its own under /tmp."""
+        local = self.root / "run"
+        if len(str(local)) <= 50:
+            return local
+        short = Path("/tmp") / f"pagoda-{os.getuid()}-{self._fingerprint()}"  # noqa: S108 - 0700, owner checked below
+        short.mkdir(mode=0o700, exist_ok=True)
+        if short.stat().st_uid != os.getuid():
+            raise StackError(f"{short} belongs to another user. Remove it, or set PAGODA_HOME to a shorter path.")
+        return short
+
+    @property
+    def postgres_dir(self) -> Path:
+        """The data directory; as root, somewhere that user ``postgres`` may enter."""
+        local = self.root / "postgres"
+        if os.geteuid() != 0 or all(parent.stat().st_mode & 0o001 for parent in local.parents):
+            return local
+        return Path("/var/lib/pagoda") / self._fingerprint() / "postgres"
+
+    def _fingerprint(self) -> str:
+        return hashlib.sha256(str(self.root).encode()).hexdigest()[:10]
+
+    @property
+    def gateway_url(self) -> str:
+        """The gateway without ``/v1``."""
+        return f"http://127.0.0.1:{self.ports.gateway}"
+
+    @property
+    def console_url(self) -> str:
+        """The console, and the API under ``/api/v1``."""
+        return f"http://127.0.0.1:{self.ports.web}"
+
+    def environment(self, database_url: str, database_owner_url: str, redis_url: str) -> dict[str, str]:
+        """Return what the product's processes read from their environment, added to our own."""
+        return {
+            **os.environ,
+            **{name: value for name, value in self._secrets.items() if name.isupper()},
+            "DATABASE_URL": database_url,
+            "DATABASE_OWNER_URL": database_owner_url,
+            "REDIS_URL": redis_url,
+            "PAGODA_HOME": str(self.root),
+            "PAGODA_RUN_DIR": str(self.run_dir),
+            "PAGODA_CONTROL_URL": self.console_url,
+            "PAGODA_GATEWAY_URL": self.gateway_url,
+            "PAGODA_FLEET_URL": f"http://127.0.0.1:{self.ports.fleet}",
+            "PAGODA_WEB_PORT": str(self.ports.web),
+            "PAGODA_GATEWAY_PORT": str(self.ports.gateway),
+            "PAGODA_FLEET_PORT": str(self.ports.fleet),
+            "PAGODA_PUBLIC_HOSTS": os.environ.get("PAGODA_PUBLIC_HOSTS", "127.0.0.1,localhost"),
+            "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+
+def require_postgres_account() -> None:
+    """Check that root can hand the data directory to user ``postgres``.
+
+    Raises:
+        StackError: there is no such user.
+    """
+    if os.geteuid() != 0:
+        return
+    try:
+        pwd.getpwnam("postgres")
+    except KeyError as error:
+        raise StackError(
+            "As root, PostgreSQL runs as user postgres, and there is none. Install PostgreSQL with your package "
+            "manager, run as an ordinary user, or set DATABASE_URL."
+        ) from error
