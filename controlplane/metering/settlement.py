@@ -1,0 +1,202 @@
+"""Settlement: how the spool records of one request become its one usage row.
+
+Pure. The records of replica and gateway arrive late, twice, and in any order, and a crash may keep any of them away.
+:func:`fold` reads whatever has arrived as a set, so the row never depends on the order or on repetition.
+
+The rule of who pays for what:
+
+* only the serving attempt is billed: the last one, as the gateway says, or as the highest attempt number shows;
+* the billed completion is the replica's last count, or the gateway's delivered count where that is higher (a replica
+  killed between two records has delivered tokens it never recorded); the replica's FINAL is exact and bounds both;
+* a refused request, one that failed before its caller got a token, and one that ended before its first token are free;
+* hence ``delivered <= billed <= generated``, always.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from dataplane.contracts.usage import Outcome, RecordKind, UsageRecord
+
+REPLICA_LOST = "replica_lost"
+"""Error code of a request that ended without a word from the replica that served it."""
+
+_COMPLETED = (Outcome.STOP, Outcome.LENGTH)
+
+
+class State(StrEnum):
+    """Whether a row can still change what it bills. A settled row never opens again."""
+
+    OPEN = "open"
+    SETTLED = "settled"
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one request. While it is open its counts are provisional and nothing is charged.
+
+    ``prompt_tokens``, ``cached_tokens`` and ``completion_tokens`` are billed; ``delivered_tokens`` reached the caller;
+    ``generated_tokens`` is the work of every attempt. Times are Unix milliseconds, durations milliseconds.
+    """
+
+    request_id: str
+    tenant_id: str
+    deployment_id: str
+    version_id: str
+    key_id: str
+    replica_id: str
+    arm: str
+    endpoint: str
+    stream: bool
+    state: State
+    attempts: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    delivered_tokens: int
+    generated_tokens: int
+    outcome: Outcome | None
+    error_code: str
+    started_at_ms: int
+    ended_at_ms: int | None
+    queue_ms: int | None
+    ttft_ms: int | None
+    duration_ms: int | None
+
+
+class _Attempt:
+    """Everything the two sources said of one attempt."""
+
+    def __init__(self, number: int, records: list[UsageRecord]) -> None:
+        self.number = number
+        self.records = sorted(records, key=lambda record: (record.source, record.sequence))
+        self.final = self._one(RecordKind.FINAL)
+        self.closed = self._one(RecordKind.CLOSED)
+
+    def _one(self, kind: RecordKind) -> UsageRecord | None:
+        return next((record for record in self.records if record.kind is kind), None)
+
+    @property
+    def delivered_tokens(self) -> int:
+        """Tokens the caller got, as the gateway counted them."""
+        return self.closed.completion_tokens if self.closed else 0
+
+    @property
+    def generated_tokens(self) -> int:
+        """The exact count where there is a FINAL, else the most that either source has seen."""
+        if self.final is not None:
+            return self.final.completion_tokens
+        return max(record.completion_tokens for record in self.records)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the gateway said that no attempt follows."""
+        return self.closed is not None and self.closed.last_attempt
+
+    @property
+    def was_replaced(self) -> bool:
+        """Whether the gateway said that another attempt follows."""
+        return self.closed is not None and not self.closed.last_attempt
+
+    @property
+    def failed_unseen(self) -> bool:
+        """Whether the gateway knows that the caller got an error or a refusal and not one token."""
+        closed = self.closed
+        if closed is None:
+            return False
+        return closed.outcome is Outcome.REFUSED or (closed.outcome is Outcome.FAILED and closed.completion_tokens == 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing that could still arrive would change the bill.
+
+        A FINAL is not waited for where the attempt never reached a replica, or where the request is free anyway.
+        """
+        if self.closed is None or not self.closed.last_attempt:
+            return False
+        return self.final is not None or not self.closed.replica_id or self.failed_unseen
+
+    def text(self, field: str) -> str:
+        """The first value that a record of this attempt gives for ``field``."""
+        return next((value for record in self.records if (value := getattr(record, field))), "")
+
+    def highest(self, field: str) -> int:
+        """The highest count that a record of this attempt gives for ``field``."""
+        return max(getattr(record, field) for record in self.records)
+
+    def duration(self, field: str) -> int | None:
+        """A duration as the caller saw it (the gateway's clock), else as the replica did."""
+        for record in (self.closed, self.final):
+            if record is not None and (value := getattr(record, field)) is not None:
+                return int(value)
+        return None
+
+
+def fold(records: Iterable[UsageRecord], *, presumed_over: bool = False) -> Settlement:
+    """Return the settlement of one request from the records that have arrived.
+
+    Args:
+        records: of one request id: any subset, order and repetition.
+        presumed_over: the sweep gave up waiting for more; the row settles on what is known.
+
+    Raises:
+        ValueError: no records, or records of more than one request.
+    """
+    known = list(records)
+    request_ids = {record.request_id for record in known}
+    if len(request_ids) != 1:
+        raise ValueError(f"a settlement needs the records of one request, not of {len(request_ids)}")
+    by_number: dict[int, list[UsageRecord]] = defaultdict(list)
+    for record in known:
+        by_number[record.attempt].append(record)
+    attempts = [_Attempt(number, group) for number, group in sorted(by_number.items())]
+    serving = _serving(attempts)
+    settled = serving.is_over or presumed_over
+    outcome, error_code = _outcome(serving) if settled else (None, "")
+    billed_tokens = 0 if serving.failed_unseen else serving.generated_tokens
+    prompt_is_billed = billed_tokens > 0 or (outcome in _COMPLETED)
+    return Settlement(
+        request_id=request_ids.pop(),
+        tenant_id=serving.text("tenant_id"),
+        deployment_id=serving.text("deployment_id"),
+        version_id=serving.text("version_id"),
+        key_id=serving.text("key_id"),
+        replica_id=serving.text("replica_id"),
+        arm=serving.text("arm"),
+        endpoint=serving.text("endpoint"),
+        stream=any(record.stream for record in serving.records),
+        state=State.SETTLED if settled else State.OPEN,
+        attempts=len(attempts),
+        prompt_tokens=serving.highest("prompt_tokens") if prompt_is_billed else 0,
+        cached_tokens=serving.highest("cached_tokens") if prompt_is_billed else 0,
+        completion_tokens=billed_tokens,
+        delivered_tokens=min(serving.delivered_tokens, billed_tokens),
+        generated_tokens=sum(attempt.generated_tokens for attempt in attempts),
+        outcome=outcome,
+        error_code=error_code,
+        started_at_ms=min(record.at_ms - (record.duration_ms or 0) for record in known),
+        ended_at_ms=_ended_at_ms(serving) if settled else None,
+        queue_ms=serving.duration("queue_ms"),
+        ttft_ms=serving.duration("ttft_ms"),
+        duration_ms=serving.duration("duration_ms"),
+    )
+
+
+def _serving(attempts: list[_Attempt]) -> _Attempt:
+    last = [attempt for attempt in attempts if attempt.is_last]
+    unreplaced = [attempt for attempt in attempts if not attempt.was_replaced]
+    return (last or unreplaced or attempts)[-1]
+
+
+def _outcome(serving: _Attempt) -> tuple[Outcome, str]:
+    """The gateway saw what the caller saw, so its word comes first; silence is a lost replica."""
+    for record in (serving.closed, serving.final):
+        if record is not None and record.outcome not in (None, Outcome.REDISPATCHED):
+            return record.outcome, record.error_code
+    return Outcome.FAILED, REPLICA_LOST
+
+
+def _ended_at_ms(serving: _Attempt) -> int:
+    end = serving.closed or serving.final
+    return end.at_ms if end is not None else serving.highest("at_ms")
