@@ -35,7 +35,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def version_digest(files: Iterable[VersionFile]) -> str:
-    """Return the digest that names a version: SHA-256 over the sorted lines ``<sha256>  <name>\\n`` of its files."""
+    """Return the digest that names a version: the SHA-256 of what ``sha256sum`` prints of its files, sorted."""
     lines = sorted(f"{file.sha256}  {file.name}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
