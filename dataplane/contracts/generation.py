@@ -126,7 +126,11 @@ class LoadFailed(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class SequenceDelta(msgspec.Struct, frozen=True):
-    """New tokens of one sequence. ``cached_tokens`` is final with the first token."""
+    """New tokens of one sequence.
+
+    ``cached_tokens`` is final with the first token. ``queue_ms``, from arrival to the first step that computed the
+    sequence, comes with its first delta.
+    """
 
     request_id: str
     token_ids: list[int]
@@ -134,15 +138,20 @@ class SequenceDelta(msgspec.Struct, frozen=True):
     error_code: str = ""
     error_message: str = ""
     cached_tokens: int = 0
+    queue_ms: float | None = None
 
 
 class StepDone(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """What one step produced; also sent when nothing was, so that progress can be seen."""
+    """What one step produced; also sent when nothing was, so that progress can be seen.
+
+    ``tenants`` comes a few times a second and when the engine falls idle, else it is None.
+    """
 
     deltas: list[SequenceDelta]
     load: EngineLoad
     step_ms: float
     model_ms: float
+    tenants: list[TenantLoad] | None = None
 
 
 class EngineDump(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
