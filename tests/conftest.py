@@ -13,6 +13,8 @@ import pytest
 from stack.postgres import Postgres
 from stack.redis import Redis
 
+pytest_plugins = ["django_fixtures"]
+
 
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that was free a moment ago."""

@@ -1,0 +1,14 @@
+"""What the ASGI server runs. A misconfigured process does not start; the reason and the mend are printed."""
+
+import os
+
+import django
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+django.setup()
+
+from controlplane.checks import refuse_misconfiguration  # noqa: E402
+
+refuse_misconfiguration()
+application = get_asgi_application()

@@ -1,0 +1,1 @@
+"""The job system: rows are the queue, Celery is the clock."""

@@ -1,0 +1,62 @@
+"""What every request passes: its id, its context for logs and audit rows, and the pages of our errors."""
+
+from collections.abc import Callable
+
+import structlog
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+
+from dataplane.contracts.headers import PUBLIC_REQUEST_ID
+from dataplane.contracts.ids import Kind, new_id
+from tenants import audit
+from tenants.errors import Conflict, DomainError, Forbidden, Invalid, NotFound, Unauthenticated
+
+_Next = Callable[[HttpRequest], HttpResponse]
+
+_STATUS: dict[type[DomainError], int] = {Forbidden: 403, NotFound: 404, Conflict: 409, Invalid: 422}
+_INTERNAL_ERROR = 500
+
+
+class RequestContextMiddleware:
+    """Mint the request's id; logs, audit rows and the answer carry it. A caller's own id is never trusted as ours."""
+
+    def __init__(self, get_response: _Next) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Answer the request within its context."""
+        request_id = new_id(Kind.REQUEST)
+        address = request.META.get("REMOTE_ADDR") or ""
+        with (
+            structlog.contextvars.bound_contextvars(request_id=request_id),
+            audit.originating(audit.Origin(request_id=request_id, address=address)),
+        ):
+            response = self._get_response(request)
+        response[PUBLIC_REQUEST_ID] = request_id
+        return response
+
+
+class DomainErrorMiddleware:
+    """Turn an error of :mod:`tenants.errors` into its page. One of the two places that know HTTP statuses."""
+
+    def __init__(self, get_response: _Next) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Pass the request on."""
+        return self._get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """Return the page of a domain error; leave every other exception alone."""
+        if isinstance(error, Unauthenticated):
+            return redirect(f"{reverse('account_login')}?next={request.path}")
+        if not isinstance(error, DomainError):
+            return None
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), _INTERNAL_ERROR)
+        context = {
+            "status": status,
+            "error": error,
+            "request_id": structlog.contextvars.get_contextvars()["request_id"],
+        }
+        return render(request, "error.html", context, status=status)
