@@ -68,7 +68,7 @@ def handlers_exist(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 
 
 def refuse_misconfiguration() -> None:
-    """End the process with the reason and the mend where a check fails; for servers, which run no checks by themselves."""
+    """End the process with the reason and the mend where a check fails: servers run no checks by themselves."""
     faults = [message for message in run_checks() if message.is_serious() and not message.is_silenced()]
     if faults:
         sys.exit("\n".join(f"{fault.msg} {fault.hint or ''}".strip() for fault in faults))

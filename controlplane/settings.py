@@ -1,4 +1,4 @@
-"""The one settings file. It is driven by the environment and fails closed: what is missing is named before anything starts."""
+"""The one settings file. The environment drives it; it fails closed, naming what is missing before anything starts."""
 
 import os
 from pathlib import Path
@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import structlog
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
+from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from dataplane.contracts.keys import parse_peppers
@@ -134,12 +135,12 @@ TEMPLATES = [
 def _database(url: str, **options: Any) -> dict[str, Any]:
     try:
         parts = conninfo_to_dict(url)
-    except Exception as error:
+    except ProgrammingError as error:
         raise ImproperlyConfigured("DATABASE_URL and DATABASE_OWNER_URL are URLs of PostgreSQL.") from error
     known = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD", "dbname": "NAME"}
     return {
         "ENGINE": "django.db.backends.postgresql",
-        # Two reasons against it: a transaction belongs to an actor (tenants.actor.acting_as), and a stream would hold one.
+        # A transaction belongs to an actor (tenants.actor.acting_as), and a streamed answer would hold one open.
         "ATOMIC_REQUESTS": False,
         "CONN_HEALTH_CHECKS": True,
         **{known[name]: str(value) for name, value in parts.items() if name in known},

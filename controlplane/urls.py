@@ -1,4 +1,4 @@
-"""Every route of the control plane. A route is reachable only when its row in tests/isolation/matrix.py says by whom."""
+"""Every route of the control plane. For each, a row in tests/isolation/matrix.py says who may reach it."""
 
 from django.urls import include, path
 

@@ -1,4 +1,4 @@
-"""What the application's role is granted: rows, never tables. Applied after each ``migrate``, so no table is forgotten."""
+"""What the application's role is granted: rows, never tables. Granted after each ``migrate``: no table is forgotten."""
 
 from typing import Any
 

@@ -288,7 +288,7 @@ class AuditHead(models.Model):
 
 
 class OutboxEvent(models.Model):
-    """Something the data plane must hear of, written in the transaction that made it true. See :mod:`tenants.outbox`."""
+    """What the data plane must hear of, written in the transaction that made it true. See :mod:`tenants.outbox`."""
 
     topic = models.CharField(max_length=64)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", null=True)

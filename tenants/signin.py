@@ -1,10 +1,10 @@
 """Sign-in is django-allauth's; what is ours is who may open an account."""
 
-from typing import Any
-
 from allauth.account.adapter import DefaultAccountAdapter
 from django.conf import settings
 from django.http import HttpRequest
+
+from tenants.models import User
 
 INVITATION = "invitation_token"
 """The session's entry for the invitation that its visitor followed."""
@@ -21,5 +21,5 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
         """Keep addresses in lower case, as the database wants them."""
         return str(super().clean_email(email)).lower()
 
-    def populate_username(self, request: HttpRequest, user: Any) -> None:
+    def populate_username(self, request: HttpRequest, user: User) -> None:
         """Do nothing: there are no user names."""
