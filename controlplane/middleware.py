@@ -54,9 +54,6 @@ class DomainErrorMiddleware:
         if not isinstance(error, DomainError):
             return None
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), _INTERNAL_ERROR)
-        context = {
-            "status": status,
-            "error": error,
-            "request_id": structlog.contextvars.get_contextvars()["request_id"],
-        }
+        context = {"status": status, "error": error, "request_id": audit.current_origin().request_id}
+        return
         return render(request, "error.html", context, status=status)

@@ -29,7 +29,13 @@ class Origin:
     address: str = ""
 
 
-_origin: ContextVar[Origin] = ContextVar("pagoda_origin", default=Origin())
+_NOWHERE = Origin()
+_origin: ContextVar[Origin] = ContextVar("pagoda_origin", default=_NOWHERE)
+
+
+def current_origin() -> Origin:
+    """Return where the request or job at hand comes from."""
+    return _origin.get()
 
 
 @contextmanager
@@ -72,7 +78,7 @@ def record(
     # Race: two first changes of one tenant. The unique row decides; the loser then waits for the winner's lock.
     AuditHead.objects.get_or_create(tenant=tenant, defaults={"hash": GENESIS})
     head = AuditHead.objects.select_for_update().get(tenant=tenant)
-    origin = _origin.get()
+    origin = current_origin()
     link = Link(
         id=new_id(Kind.AUDIT),
         tenant_id=tenant.pk if tenant else None,
