@@ -63,10 +63,10 @@ def assemble(env: str, lookup: str, secret: str) -> str:
     return text
 
 
-def mint(env: str) -> ParsedKey:
-    """Make a fresh key for ``env``, one of :data:`ENVIRONMENTS`."""
-    lookup, secret = new_lookup(), _random_text(_SECRET_CHARS)
-    return ParsedKey(env=env, lookup=lookup, text=assemble(env, lookup, secret))
+def mint(env: str, lookup: str | None = None) -> ParsedKey:
+    """Make a fresh key for ``env``, one of :data:`ENVIRONMENTS`; with the ``lookup`` of a key that is being rolled."""
+    lookup = lookup or new_lookup()
+    return ParsedKey(env=env, lookup=lookup, text=assemble(env, lookup, _random_text(_SECRET_CHARS)))
 
 
 def derive(env: str, lookup: str, secret_key: bytes, context: str) -> ParsedKey:
