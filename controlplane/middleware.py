@@ -55,5 +55,4 @@ class DomainErrorMiddleware:
             return None
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), _INTERNAL_ERROR)
         context = {"status": status, "error": error, "request_id": audit.current_origin().request_id}
-        return
         return render(request, "error.html", context, status=status)

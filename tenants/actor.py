@@ -95,6 +95,11 @@ def member_actor(user: User, slug: str) -> Actor:
     )
 
 
+def invitee_actor(user: User, tenant: Tenant) -> Actor:
+    """Return ``user`` on the doorstep of ``tenant``: an invitation was shown, nothing else is permitted."""
+    return Actor(kind=ActorKind.USER, id=user.id, label=user.email, permissions=frozenset(), home=tenant, user=user)
+
+
 def key_actor(key: ApiKey) -> Actor:
     """Return ``key`` acting in its tenant. That the key is live and its secret right was checked before."""
     permissions = frozenset[Permission]().union(*(SCOPE_PERMISSIONS[Scope(scope)] for scope in key.scopes))

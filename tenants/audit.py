@@ -77,7 +77,7 @@ def record(
     tenant = tenant or actor.home
     # Race: two first changes of one tenant. The unique row decides; the loser then waits for the winner's lock.
     AuditHead.objects.get_or_create(tenant=tenant, defaults={"hash": GENESIS})
-    head = AuditHead.objects.select_for_update().get(tenant=tenant)
+    head = AuditHead.objects.select_for_update(no_key=True).get(tenant=tenant)
     origin = current_origin()
     link = Link(
         id=new_id(Kind.AUDIT),

@@ -1,0 +1,129 @@
+"""What may be read, by whom. Each returns plain lists, read within the actor's transaction."""
+
+from dataplane.contracts.catalog import KeyEntry, KeySecret, Limits, TenantEntry
+from tenants.actor import Actor, looking_up, reading_as, require
+from tenants.errors import NotFound
+from tenants.models import ApiKey, AuditEvent, Invitation, KeyKind, Member, Quota, Tenant, User
+from tenants.roles import Permission
+
+AUDIT_PAGE_ROWS = 50
+
+
+def memberships(user: User) -> list[Member]:
+    """Return the places of ``user``, with their tenants, by slug."""
+    with looking_up(user_id=user.id):
+        return list(Member.objects.select_related("tenant").filter(user=user).order_by("tenant__slug"))
+
+
+def list_members(*, actor: Actor) -> list[Member]:
+    """Return the members of the actor's tenant, with their users."""
+    require(actor, Permission.MEMBERS_READ)
+    with reading_as(actor):
+        return list(Member.objects.for_tenant(actor.tenant).select_related("user").order_by("user__email"))
+
+
+def list_invitations(*, actor: Actor) -> list[Invitation]:
+    """Return the invitations that are neither accepted nor revoked, newest first."""
+    require(actor, Permission.MEMBERS_READ)
+    with reading_as(actor):
+        invitations = Invitation.objects.for_tenant(actor.tenant).filter(accepted_at=None, revoked_at=None)
+        return list(invitations.order_by("-created_at"))
+
+
+def list_keys(*, actor: Actor) -> list[ApiKey]:
+    """Return the keys of the actor's tenant, revoked ones included, newest first; with makers, limits and secrets."""
+    require(actor, Permission.KEYS_READ)
+    with reading_as(actor):
+        keys = ApiKey.objects.for_tenant(actor.tenant).filter(kind=KeyKind.NORMAL)
+        return list(keys.select_related("created_by", "quota").prefetch_related("secrets").order_by("-created_at"))
+
+
+def get_key(*, actor: Actor, key_id: str) -> ApiKey:
+    """Return one key, with its maker, limits and secrets.
+
+    Raises:
+        NotFound: there is no such key.
+    """
+    require(actor, Permission.KEYS_READ)
+    with reading_as(actor):
+        keys = ApiKey.objects.for_tenant(actor.tenant).filter(kind=KeyKind.NORMAL, pk=key_id)
+        key = keys.select_related("created_by", "quota").prefetch_related("secrets").first()
+    if key is None:
+        raise NotFound("There is no such key.")
+    return key
+
+
+def tenant_limits(*, actor: Actor) -> Limits:
+    """Return the limits of the actor's tenant."""
+    require(actor, Permission.QUOTA_READ)
+    with reading_as(actor):
+        quota = Quota.objects.for_tenant(actor.tenant).filter(key=None).first()
+    return quota.limits if quota else Limits()
+
+
+def list_tenants(*, actor: Actor) -> list[tuple[Tenant, Limits]]:
+    """Return every tenant with its limits, by slug: for those who run the platform."""
+    require(actor, Permission.PLATFORM_TENANTS)
+    with reading_as(actor):
+        quotas = {quota.tenant_id: quota.limits for quota in Quota.objects.filter(key=None)}
+        return [(tenant, quotas.get(tenant.id, Limits())) for tenant in Tenant.objects.order_by("slug")]
+
+
+def get_tenant(*, actor: Actor, slug: str) -> Tenant:
+    """Return the tenant called ``slug``: for those who run the platform.
+
+    Raises:
+        NotFound: there is no such tenant.
+    """
+    require(actor, Permission.PLATFORM_TENANTS)
+    with reading_as(actor):
+        tenant = Tenant.objects.filter(slug=slug).first()
+    if tenant is None:
+        raise NotFound(f"There is no tenant {slug!r}.")
+    return tenant
+
+
+def list_audit(*, actor: Actor, before_sequence: int | None = None) -> list[AuditEvent]:
+    """Return a page of the actor's chain, newest first: the tenant's, or the platform's for a platform actor."""
+    require(actor, Permission.AUDIT_READ if actor.home is not None else Permission.PLATFORM_AUDIT)
+    with reading_as(actor):
+        events = AuditEvent.objects.filter(tenant=actor.home).order_by("-sequence")
+        if before_sequence is not None:
+            events = events.filter(sequence__lt=before_sequence)
+        return list(events[:AUDIT_PAGE_ROWS])
+
+
+def catalog_tenants(*, actor: Actor) -> dict[str, TenantEntry]:
+    """Return every tenant as the data plane sees it, by id."""
+    return {
+        tenant.id: TenantEntry(id=tenant.id, name=tenant.slug, active=tenant.active, limits=limits)
+        for tenant, limits in list_tenants(actor=actor)
+    }
+
+
+def catalog_keys(*, actor: Actor) -> dict[str, KeyEntry]:
+    """Return every key that is not revoked, by its lookup part. What ends later carries its end; readers judge it."""
+    require(actor, Permission.PLATFORM_TENANTS)
+    with reading_as(actor):
+        keys = ApiKey.objects.filter(revoked_at=None).select_related("quota").prefetch_related("secrets")
+        return {key.lookup: _key_entry(key) for key in keys}
+
+
+def _key_entry(key: ApiKey) -> KeyEntry:
+    quota: Quota | None = getattr(key, "quota", None)
+    return KeyEntry(
+        id=key.id,
+        tenant_id=key.tenant_id,
+        secrets=tuple(
+            KeySecret(
+                pepper_id=secret.pepper_id,
+                digest=secret.digest,
+                expires_at_ms=int(secret.expires_at.timestamp() * 1000) if secret.expires_at else None,
+            )
+            for secret in sorted(key.secrets.all(), key=lambda secret: secret.pk)
+        ),
+        scopes=tuple(key.scopes),
+        limits=quota.limits if quota else Limits(),
+        deployment_ids=None if key.deployment_ids is None else tuple(key.deployment_ids),
+        expires_at_ms=int(key.expires_at.timestamp() * 1000) if key.expires_at else None,
+    )
