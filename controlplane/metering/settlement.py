@@ -128,8 +128,9 @@ class _Attempt:
     def duration(self, field: str) -> int | None:
         """A duration as the caller saw it (the gateway's clock), else as the replica did."""
         for record in (self.closed, self.final):
-            if record is not None and (value := getattr(record, field)) is not None:
-                return int(value)
+            value: int | None = getattr(record, field, None)
+            if value is not None:
+                return value
         return None
 
 

@@ -22,11 +22,11 @@ class StoreError(Exception):
     """A blob that cannot be stored or trusted; the message says why and what to do."""
 
 
-class DigestMismatch(StoreError):  # noqa: N818 - a mismatch is what it is
+class DigestMismatch(StoreError):
     """The bytes are not those that were promised."""
 
 
-class StoreFull(StoreError):  # noqa: N818 - as above
+class StoreFull(StoreError):
     """No room is left on the store's disk."""
 
 

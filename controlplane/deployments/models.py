@@ -1,0 +1,245 @@
+"""Deployments, who may call them with which share, and what the fleet reports of their replicas."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils import timezone
+
+from controlplane.registry.models import NAME_PATTERN, ModelVersion
+from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.ids import Kind
+from dataplane.contracts.memory import DTYPE_BYTES
+from dataplane.contracts.replica import ReplicaState
+from tenants.ids import ID_MAX_CHARS, PublicId
+from tenants.managers import TenantManager
+from tenants.models import Tenant
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class DeploymentState(models.TextChoices):
+    """Life of a deployment. A deleted one is a tombstone: its name is free again, its usage stays."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DELETED = "deleted"
+
+
+TRANSITIONS: dict[DeploymentState, frozenset[DeploymentState]] = {
+    DeploymentState.ACTIVE: frozenset({DeploymentState.PAUSED, DeploymentState.DELETED}),
+    DeploymentState.PAUSED: frozenset({DeploymentState.ACTIVE, DeploymentState.DELETED}),
+    DeploymentState.DELETED: frozenset(),
+}
+
+
+class Deployment(models.Model):
+    """A name that applications call as ``model``, how its replicas run, and how many there may be.
+
+    ``owner`` is the tenant's slug, which never changes: another tenant that may call this cannot read the tenant's row.
+    """
+
+    id = PublicId(Kind.DEPLOYMENT)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    owner = models.CharField(max_length=40)
+    name = models.CharField(max_length=64)
+    state = models.CharField(max_length=16, choices=DeploymentState.choices, default=DeploymentState.ACTIVE)
+    dtype = models.CharField(max_length=8)
+    device = models.CharField(max_length=8)
+    max_model_len = models.IntegerField(null=True)
+    max_num_seqs = models.IntegerField()
+    kv_memory_mb = models.IntegerField()
+    block_size = models.IntegerField()
+    prefix_cache = models.BooleanField()
+    min_replicas = models.IntegerField()
+    max_replicas = models.IntegerField()
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    deleted_at = models.DateTimeField(null=True)
+
+    objects = TenantManager()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                name="deployment_name_once",
+                fields=["tenant", "name"],
+                condition=~Q(state=DeploymentState.DELETED),
+            ),
+            models.CheckConstraint(name="deployment_name_form", condition=Q(name__regex=NAME_PATTERN)),
+            models.CheckConstraint(name="deployment_state_known", condition=Q(state__in=DeploymentState.values)),
+            models.CheckConstraint(
+                name="deployment_deleted_at_its_end",
+                condition=Q(state=DeploymentState.DELETED, deleted_at__isnull=False)
+                | (~Q(state=DeploymentState.DELETED) & Q(deleted_at__isnull=True)),
+            ),
+            models.CheckConstraint(name="deployment_dtype_known", condition=Q(dtype__in=list(DTYPE_BYTES))),
+            models.CheckConstraint(name="deployment_device_known", condition=Q(device__in=DEVICES)),
+            models.CheckConstraint(
+                name="deployment_sizes",
+                condition=Q(max_num_seqs__gte=1, kv_memory_mb__gte=1, block_size__gte=1)
+                & (Q(max_model_len__isnull=True) | Q(max_model_len__gte=1)),
+            ),
+            models.CheckConstraint(
+                name="deployment_replicas", condition=Q(min_replicas__gte=0, max_replicas__gte=1)
+                & Q(max_replicas__gte=F("min_replicas")),
+            ),
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def engine(self) -> EngineSettings:
+        """How the replicas run, as the catalog carries it."""
+        return EngineSettings(**{name: getattr(self, name) for name in EngineSettings.__struct_fields__})
+
+
+class DeploymentArm(models.Model):
+    """A version that takes a part of a deployment's traffic. At each commit the weights of a deployment sum to 100."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="arms")
+    version = models.ForeignKey(ModelVersion, on_delete=models.PROTECT, related_name="+")
+    name = models.CharField(max_length=16)
+    weight = models.IntegerField()
+
+    objects = TenantManager()
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["-name"]  # stable before candidate: the order decides who lands where
+        constraints = [
+            models.UniqueConstraint(name="arm_name_once", fields=["deployment", "name"]),
+            models.CheckConstraint(name="arm_name_known", condition=Q(name__in=["stable", "candidate"])),
+            models.CheckConstraint(name="arm_weight", condition=Q(weight__gte=0, weight__lte=100)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.weight} %"
+
+
+class Grant(models.Model):
+    """Leave for a tenant, the owner included, to call a deployment, and its share of the KV pool there.
+
+    ``tenant`` owns the deployment, ``grantee`` may call it and ``grantee_slug`` is its name. ``cap_tokens`` None is the
+    whole pool.
+    """
+
+    id = PublicId(Kind.GRANT)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="grants")
+    grantee = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    grantee_slug = models.CharField(max_length=40)
+    guarantee_tokens = models.BigIntegerField(default=0)
+    cap_tokens = models.BigIntegerField(null=True)
+    weight = models.IntegerField(default=1)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = TenantManager()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="grant_once", fields=["deployment", "grantee"]),
+            models.CheckConstraint(name="grant_guarantee", condition=Q(guarantee_tokens__gte=0)),
+            models.CheckConstraint(
+                name="grant_cap",
+                condition=Q(cap_tokens__isnull=True)
+                | (Q(cap_tokens__gte=1) & Q(cap_tokens__gte=F("guarantee_tokens"))),
+            ),
+            models.CheckConstraint(name="grant_weight", condition=Q(weight__gte=1, weight__lte=1000)),
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.grantee_id} on {self.deployment_id}"
+
+    @property
+    def share(self) -> Share:
+        """The share as the catalog carries it."""
+        return Share(guarantee_tokens=self.guarantee_tokens, cap_tokens=self.cap_tokens, weight=self.weight)
+
+
+class CatalogHead(models.Model):
+    """The catalog as it was last published, in one row. ``body`` is its JSON; ``number`` grows with every change."""
+
+    number = models.BigIntegerField(default=0)
+    body = models.BinaryField(default=b"")
+
+    objects: ClassVar[models.Manager["CatalogHead"]] = models.Manager()
+
+    class Meta:
+        constraints = [models.CheckConstraint(name="catalog_one_head", condition=Q(id=1, number__gte=0))]
+
+    def __str__(self) -> str:
+        return f"catalog {self.number}"
+
+
+class FleetNode(models.Model):
+    """A node of the fleet, and the last table of its replicas that was taken."""
+
+    node = models.CharField(primary_key=True, max_length=64)
+    number = models.BigIntegerField()
+    at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+
+    objects: ClassVar[models.Manager["FleetNode"]] = models.Manager()
+
+    def __str__(self) -> str:
+        return self.node
+
+
+class ReplicaRow(models.Model):
+    """A replica as its fleet last reported it. ``tenant`` owns what it serves; a warm idle one serves nobody.
+
+    ``report`` is the whole :class:`~dataplane.contracts.replica.ReplicaReport`.
+    """
+
+    replica_id = models.CharField(primary_key=True, max_length=64)
+    node = models.ForeignKey(FleetNode, on_delete=models.PROTECT, related_name="replicas")
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", null=True)
+    deployment_id = models.CharField(max_length=ID_MAX_CHARS, blank=True)
+    version_id = models.CharField(max_length=ID_MAX_CHARS, blank=True)
+    state = models.CharField(max_length=16)
+    cause = models.CharField(max_length=300)
+    since = models.DateTimeField()
+    report = models.JSONField()
+
+    objects = TenantManager()
+
+    class Meta:
+        indexes = [models.Index(name="replica_by_deployment", fields=["deployment_id"])]
+        constraints = [models.CheckConstraint(name="replica_state_known", condition=Q(state__in=list(ReplicaState)))]
+
+    def __str__(self) -> str:
+        return f"{self.replica_id} {self.state}"
+
+
+class ReplicaEvent(models.Model):
+    """A replica's change of state with its cause, once however often the fleet tells it."""
+
+    node = models.CharField(max_length=64)
+    sequence = models.BigIntegerField()
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", null=True)
+    replica_id = models.CharField(max_length=64)
+    deployment_id = models.CharField(max_length=ID_MAX_CHARS, blank=True)
+    version_id = models.CharField(max_length=ID_MAX_CHARS, blank=True)
+    at = models.DateTimeField()
+    old = models.CharField(max_length=16)
+    new = models.CharField(max_length=16)
+    cause = models.CharField(max_length=300)
+
+    objects = TenantManager()
+
+    class Meta:
+        indexes = [
+            models.Index(name="replica_events_by_deployment", fields=["deployment_id", "-at"]),
+            models.Index(name="replica_events_by_replica", fields=["replica_id", "-at"]),
+        ]
+        constraints = [
+            models.UniqueConstraint(name="replica_event_once", fields=["node", "sequence"]),
+            models.CheckConstraint(
+                name="replica_event_states_known",
+                condition=Q(old__in=list(ReplicaState), new__in=list(ReplicaState)),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.replica_id} {self.old} > {self.new}"
