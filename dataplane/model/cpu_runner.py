@@ -1,0 +1,51 @@
+"""Computes the engine's rows on CPU."""
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from dataplane.engine.runner import Row, RowFailure
+from dataplane.model import batch as step_batch
+from dataplane.model.kv_pool import KvPool
+from dataplane.model.llama import Llama
+from dataplane.model.sampler import Draw, sample
+
+
+def use_threads(num_threads: int | None = None) -> int:
+    """Set how many threads this process computes with; None is one for each core it may run on. Returns the number."""
+    count = num_threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(count)
+    return count
+
+
+class CpuRunner:
+    """A :class:`dataplane.engine.runner.Runner` that owns a KV pool and keeps no other state between steps."""
+
+    def __init__(self, model: Llama, pool: KvPool, context_tokens: int) -> None:
+        self.model = model
+        self.pool = pool
+        self._context_tokens = context_tokens
+
+    @torch.inference_mode()
+    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+        """Compute ``rows``; see :class:`dataplane.engine.runner.Runner`.
+
+        Raises:
+            ValueError: a row does not fit the model or the pool.
+        """
+        results: list[int | RowFailure | None] = [None] * len(rows)
+        if not rows:
+            return results
+        pool = self.pool
+        batch = step_batch.build(
+            rows, pool.block_size, pool.num_blocks, self.model.config.vocab_size, self._context_tokens
+        )
+        hidden = self.model.hidden(batch, pool)
+        if batch.sampled_rows:
+            logits = self.model.logits(hidden[batch.sampled_tokens])
+            sampled = [rows[index] for index in batch.sampled_rows]
+            draws = [Draw(row.sampling, row.output_index, row.ban_token_ids) for row in sampled]
+            for index, token in zip(batch.sampled_rows, sample(logits, draws), strict=True):
+                results[index] = token
+        return results

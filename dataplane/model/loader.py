@@ -1,0 +1,192 @@
+"""From a model folder to a model that can run: convert once per node, afterwards attach the runtime format by mmap."""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import torch
+from torch import Tensor
+
+from dataplane.contracts.catalog import EngineSettings
+from dataplane.contracts.model_config import (
+    ConfigError,
+    ModelConfig,
+    add_generation_config,
+    expected_tensors,
+    parse_config,
+)
+from dataplane.engine.runner import Runner
+from dataplane.kernels.linear import kernel_name, packed_linear
+from dataplane.model import runtime_format
+from dataplane.model.checkpoint import Checkpoint, CheckpointError, weight_files
+from dataplane.model.cpu_runner import CpuRunner
+from dataplane.model.kv_pool import KvPool
+from dataplane.model.llama import Llama
+from dataplane.model.packing import DTYPES, LAYOUT_VERSION, PackingError, packed_tensors
+from dataplane.model.runtime_format import Identity, RuntimeFormatError, RuntimeWeights
+
+Progress = Callable[[str, int, int], None]
+"""Called with a phase (convert, attach, pack), the bytes done and the bytes of the phase."""
+
+_DIGEST = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_-]{0,127}")
+_log = structlog.get_logger(__name__)
+
+
+class LoadError(RuntimeError):
+    """A model that cannot be loaded; the sentence says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """Weights ready to run.
+
+    Attributes:
+        config: what the folder says, with the end tokens of ``generation_config.json``.
+        context_tokens: most tokens of one sequence: the model's, or less if the settings say so.
+        kernels: which kernels were chosen, for the log and the replica's page.
+        kv_dtype: dtype of keys and values in the pool.
+    """
+
+    config: ModelConfig
+    context_tokens: int
+    kernels: str
+    kv_dtype: str
+    model: Llama
+
+    @property
+    def kv_dtype_bytes(self) -> int:
+        """Bytes of one element of the KV pool."""
+        return DTYPES[self.kv_dtype].itemsize
+
+    def make_runner(self, num_blocks: int, block_size: int) -> Runner:
+        """Return a runner with a KV pool of its own.
+
+        Raises:
+            LoadError: no memory for the pool.
+        """
+        try:
+            pool = KvPool(self.config, num_blocks, block_size, DTYPES[self.kv_dtype])
+        except MemoryError as error:
+            raise LoadError(f"{error}; lower --kv-memory-mb") from error
+        return CpuRunner(self.model, pool, self.context_tokens)
+
+
+def load(
+    model_dir: Path, runtime_dir: Path, engine: EngineSettings, progress: Progress, *, version_digest: str = ""
+) -> LoadedModel:
+    """Attach the weights of ``model_dir``, converting them first when ``runtime_dir`` does not hold them yet.
+
+    Args:
+        model_dir: a folder in the Hugging Face layout.
+        runtime_dir: where runtime folders are kept; any number of processes may share it.
+        engine: dtype, device and context limit.
+        progress: called while bytes are converted, attached and packed.
+        version_digest: content address of the folder's files, if known; else the files' identity on this disk counts.
+
+    Raises:
+        LoadError: the folder, the settings or the machine do not allow it.
+    """
+    _check_device(engine.device)
+    if engine.dtype not in DTYPES:
+        raise LoadError(f"dtype {engine.dtype!r} is not supported; supported are {', '.join(DTYPES)}")
+    try:
+        config = _read_config(model_dir)
+        context_tokens = _context_tokens(config, engine.max_model_len)
+        source = version_digest or _identity(model_dir)
+        if not _DIGEST.fullmatch(source):
+            raise LoadError(f"{source!r} is not a version digest")
+        identity = Identity(source, engine.dtype, LAYOUT_VERSION, config)
+        tensors = _attach_or_convert(model_dir, runtime_dir, identity, progress)
+    except ConfigError as error:
+        raise LoadError(f"config.json of {model_dir.name}: {error}. {error.mend}") from error
+    except (CheckpointError, PackingError, RuntimeFormatError, OSError) as error:
+        raise LoadError(f"{model_dir.name} cannot be loaded: {error}") from error
+    kernel = kernel_name(DTYPES[engine.dtype])
+    return LoadedModel(
+        config=config,
+        context_tokens=context_tokens,
+        kernels=f"cpu, linear {kernel}, attention sdpa-gathered, kv {engine.dtype}, {torch.get_num_threads()} threads",
+        kv_dtype=engine.dtype,
+        model=_build(config, tensors, progress),
+    )
+
+
+def _check_device(device: str) -> None:
+    if device == "cuda":
+        found = "" if torch.cuda.is_available() else ", and no GPU was found"
+        raise LoadError(f"device cuda is not supported yet{found}; use auto or cpu")
+    if device not in ("auto", "cpu"):
+        raise LoadError(f"device {device!r} is not known; use auto or cpu")
+
+
+def _read_config(model_dir: Path) -> ModelConfig:
+    config = parse_config((model_dir / "config.json").read_bytes())
+    generation = model_dir / "generation_config.json"
+    return add_generation_config(config, generation.read_bytes()) if generation.is_file() else config
+
+
+def _context_tokens(config: ModelConfig, max_model_len: int | None) -> int:
+    if max_model_len is None:
+        return config.context_tokens
+    if not 1 <= max_model_len <= config.context_tokens:
+        raise LoadError(f"max_model_len {max_model_len} is not between 1 and the model's {config.context_tokens}")
+    return max_model_len
+
+
+def _identity(model_dir: Path) -> str:
+    """Name the folder's files as they lie on this disk: changing one changes its inode or its change time."""
+    identity = hashlib.sha256()
+    for path in [model_dir / "config.json", *weight_files(model_dir)]:
+        stat = path.stat()
+        identity.update(f"{path.name}:{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_ctime_ns}\n".encode())
+    return f"local-{identity.hexdigest()[:32]}"
+
+
+def _attach_or_convert(model_dir: Path, runtime_dir: Path, identity: Identity, progress: Progress) -> dict[str, Tensor]:
+    folder = runtime_dir / identity.folder_name
+    try:
+        return _attach(folder, identity, progress)
+    except FileNotFoundError:
+        pass
+    except RuntimeFormatError as error:
+        _log.warning("runtime_weights_discarded", folder=str(folder), reason=str(error))
+        runtime_format.discard(folder)
+    checkpoint = Checkpoint(model_dir, expected_tensors(identity.config))
+    done_bytes = 0
+
+    def read(name: str) -> Tensor:
+        nonlocal done_bytes
+        tensor = checkpoint.read(name)
+        done_bytes += tensor.nbytes
+        progress("convert", done_bytes, checkpoint.total_bytes)
+        return tensor
+
+    runtime_format.write(folder, identity, packed_tensors(identity.config, identity.dtype, read))
+    return _attach(folder, identity, progress)
+
+
+def _attach(folder: Path, identity: Identity, progress: Progress) -> dict[str, Tensor]:
+    weights = RuntimeWeights(folder, identity)
+    tensors: dict[str, Tensor] = {}
+    done_bytes = 0
+    for name, tensor in weights.tensors():
+        tensors[name] = tensor
+        done_bytes += tensor.nbytes
+        progress("attach", done_bytes, weights.header.blob_bytes)
+    return tensors
+
+
+def _build(config: ModelConfig, tensors: dict[str, Tensor], progress: Progress) -> Llama:
+    total_bytes = sum(tensor.nbytes for name, tensor in tensors.items() if name.endswith(".weight"))
+    done_bytes = 0
+
+    def made(name: str) -> None:
+        nonlocal done_bytes
+        done_bytes += tensors[name].nbytes
+        progress("pack", done_bytes, total_bytes)
+
+    with torch.inference_mode():
+        return Llama.from_tensors(config, tensors, packed_linear, made)
