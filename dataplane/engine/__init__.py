@@ -1,1 +1,1 @@
-"""The engine: which sequence computes which tokens next, and whose blocks they use. Pure Python, no clock, no sockets."""
+"""The engine: which sequence computes which tokens next, in whose blocks. Pure Python, no clock, no sockets."""

@@ -3,27 +3,35 @@
 from dataclasses import dataclass
 
 BLOCK_SIZES_TOKENS = (8, 16, 32)
+_POSITIVE = ("num_blocks", "max_num_seqs", "max_model_len", "queue_limit_per_tenant", "prefix_window")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Sizes and policy of one engine.
 
+    A service unit is what one computed prompt token costs a tenant of weight 1.
+
     Attributes:
         num_blocks: blocks in the KV pool.
-        block_size: tokens in a block.
+        block_size: tokens in a block, one of :data:`BLOCK_SIZES_TOKENS`.
         max_num_seqs: most sequences that run at once.
         max_model_len: most tokens (prompt and output together) of one sequence.
         step_token_budget: most tokens computed in one step.
+        prefill_chunk_tokens: most prompt tokens of one sequence in a step; None is the whole step.
         prefix_cache: reuse the KV of equal prefixes within a tenant.
         queue_limit_per_tenant: most requests of one tenant that wait.
         input_weight, output_weight: service units of a computed prompt token and of a sampled token.
-        cached_weight: service units of a prompt token found in the cache: little compute, but it holds blocks.
+        cached_weight: service units of a prompt token found in the cache: no compute, but it holds blocks.
         reclaim_gap_units: how far above the least counter a tenant may be and still reclaim its guarantee.
         min_run_steps: steps a sequence runs before it may be preempted for somebody else's admission.
-        watermark_fraction: part of the pool that admissions of borrowers leave free.
+        watermark_fraction: part of the pool that new requests above their guarantee leave free for growth and for
+            the preempted.
         prefix_window: requests at the front of a tenant's queue among which the longest cached prefix goes first.
-        prefix_max_passes: times a request may be passed within that window.
+        prefix_max_passes: times the front of a queue may be passed in that way.
+
+    Raises:
+        ValueError: a size that no engine can run with.
     """
 
     num_blocks: int
@@ -31,11 +39,12 @@ class EngineConfig:
     max_num_seqs: int = 32
     max_model_len: int = 2048
     step_token_budget: int = 256
+    prefill_chunk_tokens: int | None = None
     prefix_cache: bool = True
     queue_limit_per_tenant: int = 256
     input_weight: float = 1.0
     output_weight: float = 2.0
-    cached_weight: float = 0.125
+    cached_weight: float = 0.25
     reclaim_gap_units: float = 64.0
     min_run_steps: int = 16
     watermark_fraction: float = 0.03
@@ -45,11 +54,17 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZES_TOKENS:
             raise ValueError(f"block_size is {self.block_size}; allowed are {', '.join(map(str, BLOCK_SIZES_TOKENS))}")
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.step_token_budget < self.max_num_seqs:
             raise ValueError(
                 f"step_token_budget {self.step_token_budget} is below max_num_seqs {self.max_num_seqs}: "
-                "every running sequence must be able to advance by one token"
+                "every running sequence must be able to advance by one token in a step"
             )
-        for name in ("num_blocks", "max_num_seqs", "max_model_len", "queue_limit_per_tenant", "prefix_window"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.prefill_chunk_tokens is not None and self.prefill_chunk_tokens < 1:
+            raise ValueError(f"prefill_chunk_tokens is {self.prefill_chunk_tokens}; it must be at least 1 or None")
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Return the blocks that hold ``num_tokens`` tokens."""
+        return -(-num_tokens // self.block_size)

@@ -1,0 +1,376 @@
+"""The engine: takes requests, runs steps, hands back tokens.
+
+Life of a request: ``submit`` checks that it can ever fit and puts it in its tenant's line; the scheduler admits it with
+blocks for its length; each step computes a chunk of it; when nothing is left to compute a token is sampled; it ends by
+a stop token, by length, by ``abort`` or by a failure of its own, and its blocks are free or cached in that same step.
+A preemption sends it back to the line with its tokens kept.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+import structlog
+
+from dataplane.contracts.catalog import Share
+from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.generation import EngineDump, EngineLoad, FinishReason, SequenceDelta, Submit, TenantLoad
+from dataplane.engine.block_pool import BlockPool, IntegrityError
+from dataplane.engine.config import EngineConfig
+from dataplane.engine.fair_queue import TenantQueue
+from dataplane.engine.prefix_cache import PrefixCache
+from dataplane.engine.runner import Row, RowFailure, Runner
+from dataplane.engine.scheduler import Scheduler
+from dataplane.engine.sequence import Sequence
+from dataplane.engine.tenant_budget import DEFAULT_SHARE, TenantBudget, check_shares
+
+_log = structlog.get_logger(__name__)
+_MAX_TOKEN_ID = 2**31 - 1
+
+
+class Refusal(ApiError):
+    """A request that the engine does not take; ``code`` and ``message`` say why."""
+
+
+class Engine:
+    """Continuous batching over a paged KV pool, fair between tenants. Not thread-safe: one caller drives it.
+
+    Args:
+        config: sizes and policy.
+        runner: computes rows; owns the KV tensors.
+        tenants: shares by tenant id; a tenant not listed has guarantee 0, the pool as cap, weight 1.
+        salt_secret: seeds the tenants' cache salts.
+        version_digest: content address of the weights.
+        eos_token_ids: ids that end a sequence unless it ignores them.
+
+    Raises:
+        ValueError: shares that the pool cannot keep.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        tenants: Mapping[str, Share],
+        *,
+        salt_secret: bytes,
+        version_digest: str,
+        eos_token_ids: Iterable[int],
+    ) -> None:
+        self.config = config
+        self._runner = runner
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._pool = BlockPool(config.num_blocks)
+        self._prefix_cache = PrefixCache(
+            self._pool, config.block_size, salt_secret, version_digest, enabled=config.prefix_cache
+        )
+        self._scheduler = Scheduler(config, self._pool, self._prefix_cache)
+        self._queue = self._scheduler.queue
+        self._sequences: dict[str, Sequence] = {}
+        self._refused: list[SequenceDelta] = []  # ended outside a step, to be delivered with the next
+        self._unlisted: OrderedDict[str, TenantQueue] = OrderedDict()
+        self._shares: dict[str, Share] = {}
+        self._arrivals = self._prompt_tokens = self._generation_tokens = self._failed_rows = 0
+        self.set_tenants(tenants)
+
+    # requests
+
+    def submit(self, request: Submit) -> None:
+        """Queue a request.
+
+        Raises:
+            Refusal: it is malformed, can never fit, or its tenant's queue is full.
+        """
+        self._check(request)
+        tenant = self._tenant(request.tenant_id)
+        self._check_room(request, tenant)
+        sampling = request.sampling
+        stop_token_ids = (
+            sampling.stop_token_ids if sampling.ignore_eos else self._eos_token_ids + sampling.stop_token_ids
+        )
+        self._arrivals += 1
+        sequence = Sequence(
+            request.request_id,
+            tenant,
+            request.prompt_token_ids,
+            sampling=sampling,
+            stop_token_ids=stop_token_ids,
+            arrival=self._arrivals,
+        )
+        self._sequences[sequence.request_id] = sequence
+        self._queue.enqueue(sequence)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request now, whatever it is doing; its blocks are free on return and no delta follows.
+
+        Returns:
+            False if there is no such request (any more).
+        """
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is None:
+            return False
+        self._scheduler.deallocate(sequence)
+        return True
+
+    @property
+    def has_work(self) -> bool:
+        """Say whether :meth:`step` has something to do or to deliver."""
+        return bool(self._sequences or self._refused)
+
+    def step(self) -> list[SequenceDelta]:
+        """Run one step and return what it produced: new tokens and ends, at most one delta a sequence.
+
+        A token that stopped its sequence is the last of ``token_ids``. A sequence that failed ends with ERROR, a code
+        and a sentence. With work pending a step advances, preempts or ends at least one sequence.
+
+        Raises:
+            IntegrityError: the engine fell idle and a block is missing.
+        """
+        deltas, self._refused = self._refused, []
+        chunks = self._scheduler.schedule().chunks
+        rows = [self._row(sequence, num_tokens) for sequence, num_tokens in chunks.items()]
+        for (sequence, num_tokens), result in zip(chunks.items(), self._execute(rows), strict=True):
+            if isinstance(result, RowFailure):
+                self._failed_rows += 1
+                deltas.append(self._end(sequence, FinishReason.ERROR, Code.REQUEST_FAILED, result.message))
+            elif (delta := self._commit(sequence, num_tokens, result)) is not None:
+                deltas.append(delta)
+        self._forget_one()
+        if not self._sequences and self._pool.evictable_blocks != self.config.num_blocks:
+            raise IntegrityError(f"idle with {self.config.num_blocks - self._pool.evictable_blocks} blocks owned")
+        return deltas
+
+    def _check(self, request: Submit) -> None:
+        sampling, prompt = request.sampling, request.prompt_token_ids
+        if request.request_id in self._sequences:
+            raise Refusal(Code.INVALID_REQUEST, f"request id {request.request_id} is in use")
+        if not prompt or min(prompt) < 0 or max(prompt) > _MAX_TOKEN_ID:
+            raise Refusal(Code.INVALID_REQUEST, "the prompt must hold at least one token, and token ids only")
+        if sampling.max_tokens < 1:
+            raise Refusal(Code.INVALID_PARAMETER, f"max_tokens is {sampling.max_tokens}; it must be at least 1")
+        if not 0 <= sampling.min_tokens <= sampling.max_tokens:
+            raise Refusal(
+                Code.INVALID_PARAMETER,
+                f"min_tokens is {sampling.min_tokens}; it must be between 0 and max_tokens ({sampling.max_tokens})",
+            )
+        needed = len(prompt) + sampling.max_tokens
+        if needed > self.config.max_model_len:
+            raise Refusal(
+                Code.CONTEXT_LENGTH_EXCEEDED,
+                f"the request needs {needed} tokens ({len(prompt)} of prompt and max_tokens {sampling.max_tokens}), "
+                f"the context holds {self.config.max_model_len}; shorten the prompt or lower max_tokens",
+            )
+
+    def _check_room(self, request: Submit, tenant: TenantQueue) -> None:
+        needed = len(request.prompt_token_ids) + request.sampling.max_tokens
+        if self.config.blocks_for(needed) > tenant.budget.cap_blocks:
+            raise Refusal(Code.REQUEST_TOO_LARGE_FOR_BUDGET, self._too_large(needed, tenant.budget))
+        if len(tenant.waiting) >= self.config.queue_limit_per_tenant:
+            raise Refusal(
+                Code.QUEUE_FULL,
+                f"{len(tenant.waiting)} requests of this tenant are waiting, the limit is "
+                f"{self.config.queue_limit_per_tenant}; retry when some have finished",
+            )
+
+    def _too_large(self, needed_tokens: int, budget: TenantBudget) -> str:
+        size = self.config.block_size
+        needed_blocks = self.config.blocks_for(needed_tokens)
+        return (
+            f"the request needs {needed_tokens} tokens of KV memory ({needed_blocks} blocks of {size}), and at most "
+            f"{budget.cap_blocks * size} ({budget.cap_blocks} blocks) are available to its tenant; shorten the prompt, "
+            "lower max_tokens, or ask for a higher cap"
+        )
+
+    # rows and results
+
+    def _row(self, sequence: Sequence, num_tokens: int) -> Row:
+        start = sequence.num_computed_tokens
+        output_index = sequence.num_output_tokens
+        return Row(
+            request_id=sequence.request_id,
+            token_ids=sequence.token_ids[start : start + num_tokens],
+            position=start,
+            block_table=sequence.table.block_ids,
+            sample=num_tokens == sequence.num_uncomputed_tokens,
+            sampling=sequence.sampling,
+            output_index=output_index,
+            ban_token_ids=sequence.stop_token_ids if output_index < sequence.sampling.min_tokens else (),
+        )
+
+    def _execute(self, rows: list[Row]) -> list[int | RowFailure | None]:
+        """Run the rows; after an exception run each alone, so that only the offender fails."""
+        if not rows:
+            return []
+        try:
+            return self._checked(rows, self._runner.execute(rows))
+        except Exception:  # noqa: BLE001 - whatever a model may raise
+            _log.exception("step_failed", rows=len(rows))
+        return [self._execute_alone(row) for row in rows]
+
+    def _execute_alone(self, row: Row) -> int | RowFailure | None:
+        try:
+            return self._checked([row], self._runner.execute([row]))[0]
+        except Exception:  # noqa: BLE001 - whatever a model may raise
+            _log.exception("row_failed", request_id=row.request_id)
+            return RowFailure("the model failed on this request; its neighbours were not affected")
+
+    def _checked(self, rows: list[Row], results: list[int | RowFailure | None]) -> list[int | RowFailure | None]:
+        """Refuse an answer that would put the engine's books out of step with the model."""
+        if len(results) != len(rows):
+            raise ValueError(f"the runner answered {len(results)} of {len(rows)} rows")
+        for row, result in zip(rows, results, strict=True):
+            if not isinstance(result, RowFailure) and (result is not None) != row.sample:
+                raise ValueError(f"the runner {'sampled no' if row.sample else 'sampled a'} token for {row.request_id}")
+        return results
+
+    def _commit(self, sequence: Sequence, num_tokens: int, token_id: int | None) -> SequenceDelta | None:
+        self._scheduler.commit(sequence, num_tokens, token_id)
+        if token_id is None:
+            return None
+        self._generation_tokens += 1
+        if sequence.num_output_tokens == 1:
+            self._prompt_tokens += sequence.num_prompt_tokens
+        sampling = sequence.sampling
+        if token_id in sequence.stop_token_ids and sequence.num_output_tokens >= sampling.min_tokens:
+            return self._end(sequence, FinishReason.STOP, token_ids=[token_id])
+        if sequence.num_output_tokens >= sampling.max_tokens:
+            return self._end(sequence, FinishReason.LENGTH, token_ids=[token_id])
+        if self._outgrew_cap(sequence):
+            message = self._too_large(sequence.num_tokens, sequence.tenant.budget)
+            return self._end(sequence, FinishReason.ERROR, Code.REQUEST_TOO_LARGE_FOR_BUDGET, message, [token_id])
+        return SequenceDelta(sequence.request_id, [token_id], cached_tokens=sequence.cached_tokens or 0)
+
+    def _outgrew_cap(self, sequence: Sequence) -> bool:
+        """Say whether it can never run again: possible only where the cap was lowered after it was accepted."""
+        return self.config.blocks_for(sequence.num_tokens) > sequence.tenant.budget.cap_blocks
+
+    def _end(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        code: Code | None = None,
+        message: str = "",
+        token_ids: list[int] | None = None,
+    ) -> SequenceDelta:
+        self._scheduler.deallocate(sequence)
+        del self._sequences[sequence.request_id]
+        return SequenceDelta(
+            sequence.request_id,
+            token_ids or [],
+            finish_reason=reason,
+            error_code=code.code if code else "",
+            error_message=message,
+            cached_tokens=sequence.cached_tokens or 0,
+        )
+
+    # tenants
+
+    def set_tenants(self, tenants: Mapping[str, Share]) -> None:
+        """Replace all shares, mid-flight too. A tenant above a lowered cap is preempted down to it, newest first.
+
+        What can no longer fit at all ends with an error in the next step.
+
+        Raises:
+            ValueError: shares that the pool cannot keep; nothing is changed.
+        """
+        config = self.config
+        check_shares(tenants, config.num_blocks, config.block_size)
+        self._shares = dict(tenants)
+        for tenant_id in tenants:
+            self._tenant(tenant_id)
+        self._unlisted = OrderedDict((id_, t) for id_, t in self._queue.tenants.items() if id_ not in tenants)
+        for tenant in self._queue.tenants.values():
+            share = tenants.get(tenant.id, DEFAULT_SHARE)
+            tenant.budget.set_share(share, config.num_blocks, config.block_size)
+            for sequence in [*tenant.running.values(), *tenant.waiting.values()]:
+                if self._outgrew_cap(sequence):
+                    message = self._too_large(sequence.num_tokens, tenant.budget)
+                    code = Code.REQUEST_TOO_LARGE_FOR_BUDGET
+                    self._refused.append(self._end(sequence, FinishReason.ERROR, code, message))
+            self._scheduler.fit_to_cap(tenant)
+
+    def _tenant(self, tenant_id: str) -> TenantQueue:
+        tenant = self._queue.tenants.get(tenant_id)
+        if tenant is None:
+            share = self._shares.get(tenant_id, DEFAULT_SHARE)
+            budget = TenantBudget(tenant_id, share, self.config.num_blocks, self.config.block_size)
+            tenant = self._queue.add_tenant(budget)
+            if tenant_id not in self._shares:
+                self._unlisted[tenant_id] = tenant
+        return tenant
+
+    def _forget_one(self) -> None:
+        """Look at one unlisted tenant a step and drop it if that changes nothing, so that strangers do not pile up."""
+        if self._unlisted:
+            tenant_id, tenant = self._unlisted.popitem(last=False)
+            if self._queue.is_forgettable(tenant):
+                del self._queue.tenants[tenant_id]
+            else:
+                self._unlisted[tenant_id] = tenant
+
+    # figures
+
+    def load(self) -> EngineLoad:
+        """Return the engine's figures."""
+        pool, scheduler = self._pool, self._scheduler
+        return EngineLoad(
+            step=scheduler.step_number,
+            num_running=len(scheduler.running),
+            num_waiting=self._queue.num_waiting,
+            total_blocks=self.config.num_blocks,
+            free_blocks=pool.free_blocks,
+            cached_blocks=pool.cached_blocks,
+            owned_blocks=self.config.num_blocks - pool.evictable_blocks,
+            block_size=self.config.block_size,
+            num_preemptions=scheduler.num_preemptions,
+            prefix_cache_queries_tokens=scheduler.prefix_queries_tokens,
+            prefix_cache_hits_tokens=scheduler.prefix_hits_tokens,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            refused_rows=self._failed_rows,
+        )
+
+    def tenant_loads(self) -> list[TenantLoad]:
+        """Return the figures of every tenant that is listed or known."""
+        return [
+            TenantLoad(
+                tenant_id=tenant.id,
+                guarantee_blocks=tenant.budget.guarantee_blocks,
+                cap_blocks=tenant.budget.cap_blocks,
+                weight=tenant.budget.weight,
+                owned_blocks=tenant.budget.owned_blocks,
+                cached_blocks=tenant.budget.cached_blocks,
+                num_running=len(tenant.running),
+                num_waiting=len(tenant.waiting),
+                service=tenant.counter,
+            )
+            for tenant in self._queue.tenants.values()
+        ]
+
+    def dump(self) -> EngineDump:
+        """Return everything a person debugging wants; no text and no token ids."""
+        sequences: list[dict[str, str | int | float]] = [
+            {
+                "request_id": sequence.request_id,
+                "tenant_id": sequence.tenant.id,
+                "state": "running" if sequence.is_running else "waiting",
+                "prompt_tokens": sequence.num_prompt_tokens,
+                "output_tokens": sequence.num_output_tokens,
+                "computed_tokens": sequence.num_computed_tokens,
+                "blocks": len(sequence.table),
+                "preemptions": sequence.num_preemptions,
+            }
+            for sequence in self._sequences.values()
+        ]
+        return EngineDump(self.load(), self.tenant_loads(), sequences)
+
+    def check_integrity(self) -> None:
+        """Compare every count with the blocks themselves. Costs a walk over the pool.
+
+        Raises:
+            IntegrityError: says which figures differ.
+        """
+        self._pool.check_integrity(tenant.budget for tenant in self._queue.tenants.values())
+        held = [block.id for sequence in self._sequences.values() for block in sequence.table.blocks]
+        references = sum(block.ref_count for block in self._pool.blocks)
+        if len(held) != references:
+            raise IntegrityError(f"sequences hold {len(held)} blocks, the blocks count {references} holders")

@@ -1,0 +1,275 @@
+"""The corrected virtual token counter: whose turn it is.
+
+The rule is the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024). Every
+tenant has a counter of the service it received, in units divided by its weight, and the least counter goes first. Where
+it differs from the paper, a comment says what goes wrong otherwise.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+
+from dataplane.engine.config import EngineConfig
+from dataplane.engine.sequence import Sequence
+from dataplane.engine.tenant_budget import TenantBudget
+
+
+@dataclass(slots=True)
+class Hold:
+    """A head that found no memory at its turn: others may pass it until each has gained ``allowance``, then wait.
+
+    The allowance is what the head itself will cost. Counted in steps instead, it would renew itself with every blocked
+    head, and nothing would bound what passes.
+
+    Attributes:
+        allowance: counter units.
+        start: every tenant's counter when the head was found.
+        newcomers: what tenants that came later have gained, together: one by one they would never run out.
+    """
+
+    allowance: float
+    start: dict[str, float]
+    newcomers: float = 0.0
+
+    def admits(self, tenant: "TenantQueue") -> bool:
+        """Say whether ``tenant`` may still pass."""
+        start = self.start.get(tenant.id)
+        gained = self.newcomers if start is None else tenant.counter - start
+        return gained < self.allowance
+
+    def passed_by(self, tenant: "TenantQueue", gain: float) -> None:
+        """Note that ``tenant`` passed with a request that will cost it at least ``gain``."""
+        if tenant.id not in self.start:
+            self.newcomers += gain
+
+
+class TenantQueue:
+    """One tenant's line of waiting requests, its running ones, and its account.
+
+    Attributes:
+        id: the tenant.
+        budget: its blocks.
+        counter: service received, in units divided by the weight, lifted on return (see :class:`FairQueue`).
+        waiting: requests in order of arrival; the preempted first.
+        running: sequences that hold blocks, by request id.
+        head: the waiting request that goes next; it stays the head until it is admitted, gone or preceded by one
+            that was preempted, so that "the head is blocked" means something.
+        eligible: it has a head that passes its cap.
+        hold: set while the head is blocked by memory.
+        last_dispatch: number of its last dispatch: ties go to whoever waited longest.
+        front_passes: how often the front of the line was passed by a longer cached prefix.
+    """
+
+    __slots__ = (
+        "budget",
+        "counter",
+        "eligible",
+        "front_passes",
+        "head",
+        "hold",
+        "id",
+        "last_dispatch",
+        "running",
+        "waiting",
+    )
+
+    def __init__(self, budget: TenantBudget, counter: float) -> None:
+        self.id = budget.id
+        self.budget = budget
+        self.counter = counter
+        self.waiting: OrderedDict[str, Sequence] = OrderedDict()
+        self.running: dict[str, Sequence] = {}
+        self.head: Sequence | None = None
+        self.eligible = False
+        self.hold: Hold | None = None
+        self.last_dispatch = 0
+        self.front_passes = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """It has no request."""
+        return not self.waiting and not self.running
+
+    def newest_running(self) -> Sequence:
+        """Return the running sequence that arrived last."""
+        return max(self.running.values(), key=lambda sequence: sequence.arrival)
+
+
+class FairQueue:
+    """All tenants, their counters and the virtual time.
+
+    A tenant is eligible while it has a request waiting whose head passes the tenant's own cap. One that its cap blocks
+    is not: it would pin the virtual time while it cannot run anyway. One that merely runs is not either: it would
+    gather credit by keeping a single request alive.
+
+    Args:
+        config: windows and weights.
+        passes_cap: says whether a waiting sequence fits its tenant's cap now.
+        cached_blocks: says how much of a waiting sequence is in the prefix cache now.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        passes_cap: Callable[[Sequence], bool],
+        cached_blocks: Callable[[Sequence], int],
+    ) -> None:
+        self.tenants: dict[str, TenantQueue] = {}
+        self.virtual_time = 0.0
+        self.num_waiting = 0
+        self._config = config
+        self._passes_cap = passes_cap
+        self._cached_blocks = cached_blocks
+        self._eligible: dict[str, TenantQueue] = {}
+        self._least: tuple[float, float] | None = None  # see _least_counters; None after a change
+        self._dispatches = 0
+
+    # who is there
+
+    def add_tenant(self, budget: TenantBudget) -> TenantQueue:
+        """Open an account at the virtual time."""
+        tenant = TenantQueue(budget, self.virtual_time)
+        self.tenants[tenant.id] = tenant
+        return tenant
+
+    def is_forgettable(self, tenant: TenantQueue) -> bool:
+        """Say whether dropping the account changes nothing: idle, and it would be lifted past its counter anyway."""
+        return tenant.is_idle and tenant.budget.held_blocks == 0 and tenant.counter <= self.virtual_time
+
+    def eligible(self) -> Iterator[TenantQueue]:
+        """Return the tenants that are eligible now."""
+        return iter(self._eligible.values())
+
+    # requests come and go
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """Add a request at the end of its tenant's line."""
+        tenant = sequence.tenant
+        tenant.waiting[sequence.request_id] = sequence
+        self.num_waiting += 1
+        self._renew_head(tenant)
+
+    def requeue(self, sequence: Sequence) -> None:
+        """Put a preempted request back where it came from: in front of everything that never ran."""
+        tenant = sequence.tenant
+        del tenant.running[sequence.request_id]
+        tenant.waiting[sequence.request_id] = sequence
+        tenant.waiting.move_to_end(sequence.request_id, last=False)
+        self.num_waiting += 1
+        self._drop_head(tenant)
+        tenant.head = sequence
+        self.refresh(tenant)
+
+    def admit(self, sequence: Sequence) -> None:
+        """Move the head to the running ones. Its blocks are allocated already."""
+        tenant = sequence.tenant
+        passed = next(iter(tenant.waiting)) != sequence.request_id
+        tenant.front_passes = tenant.front_passes + 1 if passed else 0
+        tenant.running[sequence.request_id] = sequence
+        self.withdraw(sequence)
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a waiting request out of the line."""
+        tenant = sequence.tenant
+        del tenant.waiting[sequence.request_id]
+        self.num_waiting -= 1
+        if tenant.head is sequence:
+            self._drop_head(tenant)
+        self._renew_head(tenant)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Forget a running request whose blocks were released."""
+        del sequence.tenant.running[sequence.request_id]
+        self.refresh(sequence.tenant)
+
+    def _drop_head(self, tenant: TenantQueue) -> None:
+        tenant.head = None
+        if tenant.hold is not None:
+            # While memory blocked it, it stood outside the virtual time; that must not become credit.
+            tenant.hold = None
+            tenant.counter = max(tenant.counter, self.virtual_time)
+
+    def _renew_head(self, tenant: TenantQueue) -> None:
+        if tenant.head is None and tenant.waiting:
+            tenant.head = self._choose_head(tenant)
+        self.refresh(tenant)
+
+    def _choose_head(self, tenant: TenantQueue) -> Sequence:
+        """Return the longest cached prefix among the first few, unless the very first was passed often enough.
+
+        A window of fixed size, so that the cost of a step does not grow with the queue.
+        """
+        window = list(islice(tenant.waiting.values(), self._config.prefix_window))
+        front = window[0]
+        if front.num_preemptions or tenant.front_passes >= self._config.prefix_max_passes:
+            return front
+        return max(window, key=self._cached_blocks)
+
+    # counters
+
+    def refresh(self, tenant: TenantQueue) -> None:
+        """Look again whether ``tenant`` is eligible. To be called on every event that may change it.
+
+        On every change from not eligible to eligible the counter is lifted to the virtual time: nobody saves up turns
+        while away. It must be done event by event; a sample per step misses a head that left and one that came within
+        the step, and the credit it leaves is unbounded.
+        """
+        self._least = None
+        eligible = tenant.head is not None and self._passes_cap(tenant.head)
+        if eligible == tenant.eligible:
+            return
+        tenant.eligible = eligible
+        if eligible:
+            tenant.counter = max(tenant.counter, self.virtual_time)
+            self._eligible[tenant.id] = tenant
+        else:
+            tenant.hold = None
+            del self._eligible[tenant.id]
+
+    def advance(self) -> None:
+        """Move the virtual time up to the least counter that could be served. To be called before each dispatch.
+
+        Tenants that memory blocks are left out: their counters stand still and would pin it.
+        """
+        _, least_unblocked = self._least_counters()
+        if least_unblocked < inf:
+            self.virtual_time = max(self.virtual_time, least_unblocked)
+
+    def charge(self, tenant: TenantQueue, units: float) -> None:
+        """Add service. Nothing is ever taken back, so an aborted request costs what it used."""
+        tenant.counter += units / tenant.budget.weight
+        self._least = None
+
+    def may_reclaim(self, tenant: TenantQueue) -> bool:
+        """Say whether it is the tenant's turn, give or take the gap.
+
+        The counter decides the order always; a guarantee only lets its owner take blocks back at its turn. If whoever
+        is under its guarantee went first, a tenant of tiny requests would take all of the compute.
+        """
+        least, _ = self._least_counters()
+        return tenant.counter <= least + self._config.reclaim_gap_units
+
+    def block(self, tenant: TenantQueue, needed_tokens: int) -> Hold:
+        """Note that the head of ``tenant`` found no memory; the snapshot is taken once per head."""
+        if tenant.hold is None:
+            allowance = self._config.input_weight * needed_tokens / tenant.budget.weight
+            tenant.hold = Hold(allowance, {other.id: other.counter for other in self.tenants.values()})
+            self._least = None
+        return tenant.hold
+
+    def _least_counters(self) -> tuple[float, float]:
+        """Return the least counter of the eligible, and of those of them that memory does not block."""
+        if self._least is None:
+            eligible = self._eligible.values()
+            self._least = (
+                min((tenant.counter for tenant in eligible), default=inf),
+                min((tenant.counter for tenant in eligible if tenant.hold is None), default=inf),
+            )
+        return self._least
+
+    def mark_dispatched(self, tenant: TenantQueue) -> None:
+        """Note the dispatch, for ties."""
+        self._dispatches += 1
+        tenant.last_dispatch = self._dispatches

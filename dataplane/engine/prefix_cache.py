@@ -1,0 +1,91 @@
+"""The prefix cache: a full block is found again by the digest of everything up to and including it.
+
+The chain starts from a secret of the tenant and the version, so two tenants never share a block, and a digest tells
+nothing about another tenant's tokens. (The method is vLLM's automatic prefix caching with a keyed seed.)
+"""
+
+import hashlib
+import hmac
+from array import array
+
+from dataplane.engine.block_list import Block
+from dataplane.engine.block_pool import BlockPool
+from dataplane.engine.sequence import Sequence
+
+_DIGEST_BYTES = 32
+
+
+def chain_seed(salt_secret: bytes, tenant_id: str, version_digest: str) -> bytes:
+    """Return the first link of a tenant's chains: an HMAC over tagged, length-prefixed parts, so none can run over."""
+    message = bytearray()
+    for tag, value in ((b"tenant", tenant_id), (b"version", version_digest)):
+        raw = value.encode("utf-8", "surrogatepass")
+        message += tag + len(raw).to_bytes(8, "big") + raw
+    return hmac.digest(salt_secret, bytes(message), hashlib.sha256)
+
+
+class PrefixCache:
+    """Finds and indexes the full blocks of sequences.
+
+    Args:
+        pool: holds the blocks and the index.
+        block_size: tokens in a block.
+        salt_secret: secret of this deployment; never leaves the engine.
+        version_digest: content address of the weights: another version computes other KV.
+        enabled: False never finds nor indexes anything.
+    """
+
+    def __init__(
+        self, pool: BlockPool, block_size: int, salt_secret: bytes, version_digest: str, *, enabled: bool
+    ) -> None:
+        self.enabled = enabled
+        self._pool = pool
+        self._block_size = block_size
+        self._salt_secret = salt_secret
+        self._version_digest = version_digest
+
+    def match(self, sequence: Sequence) -> list[Block]:
+        """Return the indexed blocks that hold the longest prefix of ``sequence``, first position first.
+
+        At least one token is left to compute: its logits are needed. Token ids are compared too, so that even a
+        collision of digests could not serve a wrong prefix.
+        """
+        hits: list[Block] = []
+        if not self.enabled:
+            return hits
+        size = self._block_size
+        self._extend_chain(sequence, (sequence.num_tokens - 1) // size)
+        for position, digest in enumerate(sequence.chain[: (sequence.num_tokens - 1) // size]):
+            block = self._pool.index.get(digest)
+            if (
+                block is None
+                or block.owner is not sequence.tenant.budget
+                or block.token_ids != sequence.token_ids[position * size : (position + 1) * size]
+            ):
+                break
+            hits.append(block)
+        return hits
+
+    def register(self, sequence: Sequence, start_tokens: int) -> None:
+        """Index the blocks of ``sequence`` that became full since ``start_tokens`` were computed."""
+        if not self.enabled:
+            return
+        size = self._block_size
+        first, last = start_tokens // size, sequence.num_computed_tokens // size
+        self._extend_chain(sequence, last)
+        for position in range(first, last):
+            block = sequence.table.blocks[position]
+            if block.digest is None:
+                token_ids = sequence.token_ids[position * size : (position + 1) * size]
+                self._pool.register(block, sequence.chain[position], token_ids)
+
+    def _extend_chain(self, sequence: Sequence, num_blocks: int) -> None:
+        chain, size = sequence.chain, self._block_size
+        while len(chain) < num_blocks:
+            start = len(chain) * size
+            parent = chain[-1] if chain else self._seed(sequence.tenant.id)
+            tokens = array("q", sequence.token_ids[start : start + size]).tobytes()
+            chain.append(hashlib.blake2b(parent + tokens, digest_size=_DIGEST_BYTES).digest())
+
+    def _seed(self, tenant_id: str) -> bytes:
+        return chain_seed(self._salt_secret, tenant_id, self._version_digest)

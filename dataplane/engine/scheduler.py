@@ -1,0 +1,331 @@
+"""The scheduler: which sequences compute how many tokens in the next step, and who makes room for whom.
+
+A step fills one token budget: sequences with a single token to compute first (decoding), then prefill chunks and
+admissions together, least served tenant first. With work pending a step always advances a token, preempts, or the
+engine has refused with a reason; nothing here can stall.
+"""
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from dataplane.engine.block_list import Block
+from dataplane.engine.block_pool import BlockPool
+from dataplane.engine.config import EngineConfig
+from dataplane.engine.fair_queue import FairQueue, Hold, TenantQueue
+from dataplane.engine.preemption import growth_victim, reclaim_victims, slot_victim
+from dataplane.engine.prefix_cache import PrefixCache
+from dataplane.engine.sequence import Sequence
+
+MAX_HOLDS_PER_STEP = 8
+"""Heads that may be found blocked by memory in one step before no more are tried: the cost of a step stays bounded."""
+
+
+@dataclass(slots=True)
+class Step:
+    """A step while it is filled.
+
+    Attributes:
+        tokens_left: what is left of the token budget.
+        chunks: tokens to compute, by sequence, in the order of the rows.
+        pending: service units that the chunks will cost, by tenant id.
+        holds: heads that memory blocked in this step: those after them pass only while they may.
+        reserved_blocks: what blocked heads within their guarantee need: borrowers leave it alone.
+        closed: no more admissions.
+    """
+
+    tokens_left: int
+    chunks: dict[Sequence, int] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)
+    holds: list[Hold] = field(default_factory=list)
+    reserved_blocks: int = 0
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What admitting a sequence takes.
+
+    Attributes:
+        hits: blocks of its prefix that are indexed.
+        new_blocks: blocks behind them.
+        revived_blocks: hits that nobody holds now: they stop being evictable.
+    """
+
+    hits: list[Block]
+    new_blocks: int
+    revived_blocks: int
+
+    @property
+    def owned_blocks(self) -> int:
+        """By how much the tenant's owned blocks grow."""
+        return self.new_blocks + self.revived_blocks
+
+
+class Scheduler:
+    """Moves sequences between waiting and running, and blocks with them.
+
+    Args:
+        config: sizes and policy.
+        pool: the blocks.
+        prefix_cache: finds what is computed already.
+    """
+
+    def __init__(self, config: EngineConfig, pool: BlockPool, prefix_cache: PrefixCache) -> None:
+        self.queue = FairQueue(config, self._passes_cap, lambda waiting: len(prefix_cache.match(waiting)))
+        self.running: dict[str, Sequence] = {}
+        self.step_number = 0
+        self.num_preemptions = 0
+        self.prefix_queries_tokens = 0
+        self.prefix_hits_tokens = 0
+        self._config = config
+        self._pool = pool
+        self._prefix_cache = prefix_cache
+        self._watermark_blocks = int(config.num_blocks * config.watermark_fraction)
+
+    # one step
+
+    def schedule(self) -> Step:
+        """Choose the rows of the next step and give them their blocks."""
+        self.step_number += 1
+        step = Step(self._config.step_token_budget)
+        prefills = self._schedule_decodes(step)
+        self._schedule_prefills(step, prefills)
+        return step
+
+    def commit(self, sequence: Sequence, num_tokens: int, token_id: int | None) -> None:
+        """Book a computed chunk: charge its tenant, index the blocks it filled, append the sampled token."""
+        start = sequence.num_computed_tokens
+        end = start + num_tokens
+        units = self._prompt_units(sequence, end)
+        sequence.charged_tokens = max(sequence.charged_tokens, min(end, sequence.num_prompt_tokens))
+        if sequence.is_recomputing and end >= sequence.high_water_tokens:
+            sequence.running_since_step = self.step_number
+        sequence.num_computed_tokens = end
+        sequence.high_water_tokens = max(sequence.high_water_tokens, end)
+        self._prefix_cache.register(sequence, start)
+        if token_id is not None:
+            sequence.token_ids.append(token_id)
+            units += self._config.output_weight
+        self.queue.charge(sequence.tenant, units)
+        self.queue.refresh(sequence.tenant)
+
+    def deallocate(self, sequence: Sequence) -> None:
+        """End a sequence, running or waiting; its blocks are free or cached at once."""
+        if sequence.is_running:
+            sequence.table.deallocate(self._pool)
+            del self.running[sequence.request_id]
+            self.queue.finish(sequence)
+        else:
+            self.queue.withdraw(sequence)
+
+    def fit_to_cap(self, tenant: TenantQueue) -> None:
+        """After the tenant's cap changed: preempt its newest and evict its cache until it is within the cap."""
+        while tenant.budget.owned_blocks > tenant.budget.cap_blocks:
+            self._preempt(tenant.newest_running())
+        self._pool.trim(tenant.budget)
+        self.queue.refresh(tenant)
+
+    # decoding, growth and preemption
+
+    def _schedule_decodes(self, step: Step) -> dict[str, list[Sequence]]:
+        """Schedule every row of one token; return the other running sequences by tenant."""
+        prefills: dict[str, list[Sequence]] = {}
+        for sequence in list(self.running.values()):
+            if not sequence.is_running:
+                continue  # preempted by the growth of one before it
+            if sequence.num_uncomputed_tokens > 1:
+                prefills.setdefault(sequence.tenant.id, []).append(sequence)
+            elif self._grow(sequence, step):
+                self._schedule_chunk(sequence, 1, step)
+        return prefills
+
+    def _grow(self, sequence: Sequence, step: Step) -> bool:
+        """See that ``sequence`` has a block for its next token, whoever must make room: running out is collective."""
+        if self._config.blocks_for(sequence.num_tokens) <= len(sequence.table):
+            return True
+        while not sequence.table.append(self._pool, sequence.tenant.budget):
+            victim = growth_victim(sequence, self.queue.tenants.values())
+            self._preempt(victim, step)
+            if victim is sequence:
+                return False
+        self.queue.refresh(sequence.tenant)
+        return True
+
+    def _preempt(self, sequence: Sequence, step: Step | None = None) -> None:
+        """Send a running sequence back to the queue: its tokens stay, its KV is computed again."""
+        if step is not None:
+            self._unschedule(sequence, step)
+            step.closed = True  # an admission now would take the room that was just made
+        sequence.table.deallocate(self._pool)
+        sequence.num_computed_tokens = 0
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        del self.running[sequence.request_id]
+        self.queue.requeue(sequence)
+
+    def _schedule_chunk(self, sequence: Sequence, num_tokens: int, step: Step) -> None:
+        step.chunks[sequence] = num_tokens
+        step.tokens_left -= num_tokens
+        units = self._chunk_units(sequence, num_tokens)
+        step.pending[sequence.tenant.id] = step.pending.get(sequence.tenant.id, 0.0) + units
+
+    def _unschedule(self, sequence: Sequence, step: Step) -> None:
+        num_tokens = step.chunks.pop(sequence, 0)
+        if num_tokens:
+            step.tokens_left += num_tokens
+            step.pending[sequence.tenant.id] -= self._chunk_units(sequence, num_tokens)
+
+    # prefill and admission
+
+    def _schedule_prefills(self, step: Step, prefills: dict[str, list[Sequence]]) -> None:
+        """Fill the rest of the budget: running prefills and admissions together, least served tenant first."""
+        recompute_left = step.tokens_left // 2
+        limited: list[Sequence] = []
+        turns = self._turns(step, prefills)
+        while turns and step.tokens_left > 0:
+            tenant = self.queue.tenants[heappop(turns)[-1]]
+            self.queue.advance()
+            sequence = self._next_prefill(tenant, prefills) or self._admit_head(tenant, step)
+            if sequence is None:
+                continue
+            self.queue.mark_dispatched(tenant)
+            num_tokens = self._chunk_tokens(sequence, step.tokens_left)
+            if sequence.is_recomputing:
+                # Recompute is free, so it would never lose its turn: it gets half of what decoding leaves, and
+                # afterwards what nobody else wants.
+                num_tokens = min(num_tokens, recompute_left)
+                recompute_left -= num_tokens
+                limited.append(sequence)
+            if num_tokens:
+                self._schedule_chunk(sequence, num_tokens, step)
+            heappush(turns, self._turn(tenant, step))
+        for sequence in limited:
+            self._unschedule(sequence, step)
+            if sequence.is_running and step.tokens_left > 0:
+                self._schedule_chunk(sequence, self._chunk_tokens(sequence, step.tokens_left), step)
+
+    def _turns(self, step: Step, prefills: dict[str, list[Sequence]]) -> list[tuple[float, int, str]]:
+        """Return the heap of tenants that may be dispatched in this step."""
+        full = len(self.running) >= self._config.max_num_seqs
+        turns = [self._turn(self.queue.tenants[tenant_id], step) for tenant_id in prefills]
+        turns += [
+            self._turn(tenant, step)
+            for tenant in self.queue.eligible()
+            if tenant.id not in prefills and not step.closed and not (full and tenant.running)
+        ]
+        heapify(turns)
+        return turns
+
+    def _turn(self, tenant: TenantQueue, step: Step) -> tuple[float, int, str]:
+        pending = step.pending.get(tenant.id, 0.0) / tenant.budget.weight
+        return tenant.counter + pending, tenant.last_dispatch, tenant.id
+
+    def _next_prefill(self, tenant: TenantQueue, prefills: dict[str, list[Sequence]]) -> Sequence | None:
+        sequences = prefills.get(tenant.id, [])
+        while sequences:
+            sequence = sequences.pop(0)
+            if sequence.is_running:
+                return sequence
+        return None
+
+    def _chunk_tokens(self, sequence: Sequence, tokens_left: int) -> int:
+        return min(sequence.num_uncomputed_tokens, tokens_left, self._config.prefill_chunk_tokens or tokens_left)
+
+    def _admit_head(self, tenant: TenantQueue, step: Step) -> Sequence | None:
+        """Admit the head of ``tenant`` if there is a slot, and memory for its length, by preemption where it may."""
+        head = tenant.head
+        if step.closed or head is None or not tenant.eligible:
+            return None
+        if any(not hold.admits(tenant) for hold in step.holds):
+            return None
+        need = self._need(head)
+        full = len(self.running) >= self._config.max_num_seqs
+        if full and not self._may_take_slot(tenant, need):
+            return None
+        victims = self._memory_victims(head, need, step)
+        if victims is None:
+            self._hold_for(head, need, step)
+            return None
+        if full and not victims:
+            victim = slot_victim(tenant, self.queue.tenants.values(), self.step_number, self._config.min_run_steps)
+            if victim is None:
+                return None
+            victims = [victim]
+        for victim in victims:
+            self._preempt(victim, step)
+        return head if self._admit(head, need, prepaid=bool(victims), step=step) else None
+
+    def _may_take_slot(self, tenant: TenantQueue, need: Need) -> bool:
+        """Say whether the tenant may preempt for a slot: a guarantee is worth nothing without one."""
+        return not tenant.running and self._within_guarantee(tenant, need) and self.queue.may_reclaim(tenant)
+
+    def _memory_victims(self, head: Sequence, need: Need, step: Step) -> list[Sequence] | None:
+        """Return whom to preempt for the memory of ``head``: nobody, some, or None when it must wait."""
+        shortfall_blocks = need.owned_blocks - self._pool.evictable_blocks
+        if self._within_guarantee(head.tenant, need):
+            if shortfall_blocks <= 0:
+                return []
+            if not self.queue.may_reclaim(head.tenant):
+                return None
+            tenants = self.queue.tenants.values()
+            return reclaim_victims(shortfall_blocks, tenants, self.step_number, self._config.min_run_steps)
+        left_free = step.reserved_blocks
+        if self.running and not head.num_preemptions:
+            left_free += self._watermark_blocks
+        return [] if shortfall_blocks + left_free <= 0 else None
+
+    def _hold_for(self, head: Sequence, need: Need, step: Step) -> None:
+        step.holds.append(self.queue.block(head.tenant, head.num_tokens))
+        if self._within_guarantee(head.tenant, need):
+            step.reserved_blocks += need.owned_blocks
+        if len(step.holds) >= MAX_HOLDS_PER_STEP:
+            step.closed = True
+
+    def _admit(self, head: Sequence, need: Need, *, prepaid: bool, step: Step) -> bool:
+        """Give ``head`` its blocks and move it to the running ones; False if the blocks are not there."""
+        tenant = head.tenant
+        if not head.table.allocate(self._pool, tenant.budget, need.hits, need.new_blocks):
+            return False
+        head.prefix_tokens = head.num_computed_tokens = len(need.hits) * self._config.block_size
+        head.running_since_step = self.step_number
+        if head.cached_tokens is None:
+            head.cached_tokens = head.prefix_tokens
+            self.prefix_queries_tokens += head.num_prompt_tokens
+            self.prefix_hits_tokens += head.prefix_tokens
+        self.running[head.request_id] = head
+        for hold in step.holds:
+            hold.passed_by(tenant, self._prompt_units(head, head.num_prompt_tokens) / tenant.budget.weight)
+        self.queue.admit(head)
+        if prepaid:
+            # Who makes others recompute pays at once: charged by the chunk, it could abort and do it again for nothing.
+            self.queue.charge(tenant, self._prompt_units(head, head.num_prompt_tokens))
+            head.charged_tokens = head.num_prompt_tokens
+        return True
+
+    # what things cost
+
+    def _need(self, sequence: Sequence) -> Need:
+        hits = self._prefix_cache.match(sequence)
+        revived_blocks = sum(block.ref_count == 0 for block in hits)
+        return Need(hits, self._config.blocks_for(sequence.num_tokens) - len(hits), revived_blocks)
+
+    def _within_guarantee(self, tenant: TenantQueue, need: Need) -> bool:
+        return tenant.budget.excess_blocks + need.owned_blocks <= 0
+
+    def _passes_cap(self, sequence: Sequence) -> bool:
+        budget = sequence.tenant.budget
+        room_blocks = budget.cap_blocks - budget.owned_blocks
+        needed_blocks = self._config.blocks_for(sequence.num_tokens)
+        return needed_blocks <= room_blocks or self._need(sequence).owned_blocks <= room_blocks
+
+    def _chunk_units(self, sequence: Sequence, num_tokens: int) -> float:
+        units = self._prompt_units(sequence, sequence.num_computed_tokens + num_tokens)
+        samples = num_tokens == sequence.num_uncomputed_tokens
+        return units + self._config.output_weight if samples else units
+
+    def _prompt_units(self, sequence: Sequence, end: int) -> float:
+        """Return what the prompt up to position ``end`` costs beyond what was paid: recompute is free."""
+        end = min(end, sequence.num_prompt_tokens)
+        unpaid = max(0, end - sequence.charged_tokens)
+        cached = min(unpaid, max(0, sequence.prefix_tokens - sequence.charged_tokens))
+        return self._config.cached_weight * cached + self._config.input_weight * (unpaid - cached)

@@ -1,0 +1,105 @@
+"""A sequence: one request's tokens, and how far they are computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dataplane.contracts.sampling import SamplingParams
+from dataplane.engine.block_table import BlockTable
+
+if TYPE_CHECKING:
+    from dataplane.engine.fair_queue import TenantQueue
+
+
+class Sequence:
+    """One request. It has no phases: ``num_computed_tokens`` chases ``num_tokens``, and that is all.
+
+    Attributes:
+        request_id: of the caller.
+        tenant: whose queue, counter and budget it uses.
+        token_ids: prompt, then output.
+        num_prompt_tokens: how many of them are prompt.
+        sampling: how output tokens are drawn, and when they end.
+        stop_token_ids: ids that end it, the model's own included unless it ignores them.
+        arrival: place in the order of arrival, kept through preemptions.
+        table: its blocks while it runs.
+        chain: digests of its full blocks, made when needed.
+        num_computed_tokens: leading tokens whose KV is in the pool.
+        high_water_tokens: most tokens ever computed; below it, work is recompute after a preemption.
+        charged_tokens: leading prompt tokens that were paid for.
+        prefix_tokens: leading tokens found in the cache when it was last admitted.
+        cached_tokens: leading tokens found in the cache when it was first admitted; None before.
+        running_since_step: the step of its admission, or the one in which it had caught up after a preemption.
+        num_preemptions: how often it had to start over.
+    """
+
+    __slots__ = (
+        "arrival",
+        "cached_tokens",
+        "chain",
+        "charged_tokens",
+        "high_water_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "prefix_tokens",
+        "request_id",
+        "running_since_step",
+        "sampling",
+        "stop_token_ids",
+        "table",
+        "tenant",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        tenant: TenantQueue,
+        prompt_token_ids: list[int],
+        *,
+        sampling: SamplingParams,
+        stop_token_ids: tuple[int, ...],
+        arrival: int,
+    ) -> None:
+        self.request_id = request_id
+        self.tenant = tenant
+        self.token_ids = list(prompt_token_ids)
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.sampling = sampling
+        self.stop_token_ids = stop_token_ids
+        self.arrival = arrival
+        self.table = BlockTable()
+        self.chain: list[bytes] = []
+        self.num_computed_tokens = 0
+        self.high_water_tokens = 0
+        self.charged_tokens = 0
+        self.prefix_tokens = 0
+        self.cached_tokens: int | None = None
+        self.running_since_step = 0
+        self.num_preemptions = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens to compute before the next one can be sampled: 1 while decoding."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_running(self) -> bool:
+        """It holds blocks."""
+        return bool(self.table.blocks)
+
+    @property
+    def is_recomputing(self) -> bool:
+        """It has not caught up with what it had before it was preempted."""
+        return self.num_computed_tokens < self.high_water_tokens

@@ -1,0 +1,84 @@
+"""A tenant's memory: its guarantee and cap in blocks, and exactly how many blocks it owns and has cached."""
+
+from collections.abc import Mapping
+
+from dataplane.contracts.catalog import Share
+from dataplane.engine.block_list import BlockList
+
+DEFAULT_SHARE = Share()
+"""What a tenant that is not listed gets: no guarantee, the whole pool as cap, weight 1."""
+
+
+class TenantBudget:
+    """Blocks of one tenant, in numbers.
+
+    The cap counts blocks in use now, owned and cached, page by page; it does not count what running requests may still
+    grow to. Counting commitments (prompt + max_tokens) would give the tighter service bound, but a caller who leaves
+    max_tokens out commits the whole context, and one or two such requests would fill a tenant's cap. The price is the
+    factor H_R (the R-th harmonic number, R = ``max_num_seqs``) on the part of the service bound that comes from the
+    cap: sequences that end one after another hand their blocks to those that still grow.
+
+    Attributes:
+        id: the tenant.
+        weight: its part of the compute.
+        guarantee_blocks: blocks it can reclaim from borrowers when its turn has come.
+        cap_blocks: most blocks it may have, owned and cached together.
+        owned_blocks: blocks that its running sequences hold, each counted once however many share it.
+        cached: its blocks that nobody holds, least recently used first.
+    """
+
+    __slots__ = ("cached", "cap_blocks", "guarantee_blocks", "id", "owned_blocks", "weight")
+
+    def __init__(self, tenant_id: str, share: Share, num_blocks: int, block_size: int) -> None:
+        self.id = tenant_id
+        self.owned_blocks = 0
+        self.cached = BlockList()
+        self.set_share(share, num_blocks, block_size)
+
+    def set_share(self, share: Share, num_blocks: int, block_size: int) -> None:
+        """Take new numbers. Tokens round up to blocks; a cap above the pool is the pool."""
+        self.weight = share.weight
+        self.guarantee_blocks = -(-share.guarantee_tokens // block_size)
+        self.cap_blocks = num_blocks
+        if share.cap_tokens is not None:
+            self.cap_blocks = min(num_blocks, -(-share.cap_tokens // block_size))
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks that only the prefix cache holds."""
+        return len(self.cached)
+
+    @property
+    def held_blocks(self) -> int:
+        """Owned and cached: what the cap limits."""
+        return self.owned_blocks + len(self.cached)
+
+    @property
+    def excess_blocks(self) -> int:
+        """Owned blocks above the guarantee; negative below it."""
+        return self.owned_blocks - self.guarantee_blocks
+
+
+def check_shares(shares: Mapping[str, Share], num_blocks: int, block_size: int) -> None:
+    """Refuse shares that this pool cannot keep.
+
+    Raises:
+        ValueError: names the tenant, the numbers and the mend.
+    """
+    guaranteed_blocks = 0
+    for tenant_id, share in shares.items():
+        if share.guarantee_tokens < 0 or (share.cap_tokens is not None and share.cap_tokens < 0):
+            raise ValueError(f"tenant {tenant_id}: guarantee and cap cannot be negative")
+        if share.weight < 1:
+            raise ValueError(f"tenant {tenant_id}: weight is {share.weight}; it must be at least 1")
+        if share.cap_tokens is not None and share.guarantee_tokens > share.cap_tokens:
+            raise ValueError(
+                f"tenant {tenant_id}: the guarantee of {share.guarantee_tokens} tokens is above "
+                f"the cap of {share.cap_tokens}; raise the cap or lower the guarantee"
+            )
+        guaranteed_blocks += -(-share.guarantee_tokens // block_size)
+    if guaranteed_blocks > num_blocks:
+        raise ValueError(
+            f"the guarantees add up to {guaranteed_blocks * block_size} tokens (in whole blocks of {block_size}), the "
+            f"KV pool holds {num_blocks * block_size}; lower them or give the pool more memory"
+        )
