@@ -10,11 +10,11 @@ from dataplane.contracts.wire import FrameError, FrameReader, frame
 _READ_BYTES = 65536
 
 
-class ControlLost(Exception):
+class ControlLostError(Exception):
     """The socket is not there, closed, or did not answer in time."""
 
 
-class ControlRefused(Exception):
+class ControlRefusedError(Exception):
     """The replica's state does not allow the call."""
 
 
@@ -30,8 +30,8 @@ class ControlClient:
         """Send ``message`` and return the status it is answered with.
 
         Raises:
-            ControlLost: no answer within ``timeout_s``, or the connection broke.
-            ControlRefused: the replica said no.
+            ControlLostError: no answer within ``timeout_s``, or the connection broke.
+            ControlRefusedError: the replica said no.
         """
         async with self._turn:
             try:
@@ -40,13 +40,13 @@ class ControlClient:
             except (OSError, EOFError, FrameError, TimeoutError) as error:
                 # A late answer would be taken for that of the next call: the connection ends here.
                 self.close()
-                raise ControlLost(str(error) or type(error).__name__) from error
+                raise ControlLostError(str(error) or type(error).__name__) from error
             except asyncio.CancelledError:
                 self.close()
                 raise
         match answer:
             case Refused(code, text):
-                raise ControlRefused(f"{code}: {text}")
+                raise ControlRefusedError(f"{code}: {text}")
             case Dump(status):
                 return status
             case Status():

@@ -233,8 +233,7 @@ class _Planner:
         if history is None or history.retry_at_s <= self._now_s:
             return None
         self._alarms_s.append(history.retry_at_s)
-        wait_s = history.retry_at_s - self._now_s
-        return f"failed {history.failures} times in a row, next try in {wait_s:.0f} s: {history.cause}"
+        return f"failed {history.failures} times in a row, waits before the next try: {history.cause}"
 
     def _no_process(self, waiting: int) -> str:
         starts = self._seen.failures.get(NEW_PROCESS)

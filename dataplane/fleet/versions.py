@@ -114,7 +114,7 @@ class Versions:
             fresh.rename(folder)
 
     def forget_others(self, digests: set[str]) -> None:
-        """Remove the folders of versions that are not among ``digests``: hard links would keep deleted bytes on disk."""
+        """Remove the folders of all versions but ``digests``: hard links would keep deleted bytes on disk."""
         if not self._root.is_dir():
             return
         for entry in os.scandir(self._root):

@@ -1,12 +1,12 @@
 """Tells a hang from work: a hang is work pending, or no answer at all, and no progress for too long."""
 
-_MAX_STRIDE_S = 1.0
+_MAX_STRIDE_S = 2.0
 
 
 class Watchdog:
     """The time one replica has gone without progress, by this process's own looks at it.
 
-    Each look adds at most one second, however long ago the last one was: time in which the fleet itself did not run (a
+    Each look adds at most two seconds, however long ago the last one was: time in which the fleet itself did not run (a
     suspended machine, a stalled disk) is not held against the replica.
     """
 

@@ -1,7 +1,7 @@
 """Workers as supervised processes of this machine.
 
-Each runs in a session of its own, with an environment that holds only what a worker needs. The kernel kills it when the
-fleet dies (``leash``); what it had started and left behind is found by the mark in its environment and swept at the next start.
+Each runs in a session of its own, with an environment that holds only what a worker needs. The kernel kills it when
+the fleet dies (``leash``); what it left behind is found by the mark in its environment and swept at the next start.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ WORKER_COMMAND = (sys.executable, "-m", "dataplane.worker")
 _MARK = "PAGODA_FLEET_HOME"
 _INHERITED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
+    "PAGODA_FAILPOINTS",
 )  # fmt: skip
 _KEPT_LOGS = 40
 _LEASH = Path(__file__).with_name("leash.py")

@@ -1,0 +1,39 @@
+"""``python -m dataplane.fleet``: the fleet of this node, set up by its environment."""
+
+import asyncio
+import os
+import sys
+
+import structlog
+
+from dataplane.fleet import settings as fleet_settings
+from dataplane.fleet.backends.local import LocalBackend
+from dataplane.fleet.replica import Patience
+from dataplane.fleet.server import serve
+
+
+def main() -> int:
+    """Run the fleet; return the exit status."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        settings = fleet_settings.read(os.environ)
+        backend = LocalBackend(
+            home=settings.home, control_url=settings.control_url, internal_secret=settings.internal_secret
+        )
+        asyncio.run(serve(settings, backend, Patience(drain_s=settings.drain_s, hang_s=settings.hang_s)))
+    except fleet_settings.SettingsError as error:
+        sys.stderr.write(f"fleet: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The fleet's internal HTTP: the replica table for gateways, drains by order, health and figures."""
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from dataplane.contracts.errors import ApiError, Code, envelope
+from dataplane.contracts.replica import ReplicaState
+from dataplane.fleet.fleet import Fleet
+
+_MAX_WAIT_S = 30.0
+_STALE_S = 10.0
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(fleet: Fleet, internal_secret: str) -> Starlette:
+    """Return the application. Everything but ``/health`` wants the internal bearer."""
+
+    def guarded(handler: _Handler) -> _Handler:
+        async def checked(request: Request) -> Response:
+            expected = f"Bearer {internal_secret}".encode()
+            if not hmac.compare_digest(request.headers.get("authorization", "").encode(), expected):
+                return _error(ApiError(Code.INVALID_API_KEY, "this door is for internal calls, which carry a bearer"))
+            try:
+                return await handler(request)
+            except ApiError as error:
+                return _error(error)
+
+        return checked
+
+    async def replicas(request: Request) -> Response:
+        """The table; with ``after`` and ``wait_s``, once its number differs from ``after``."""
+        after = _number(request, "after", -1)
+        wait_s = min(_number(request, "wait_s", 0), _MAX_WAIT_S)
+        table = await fleet.table.newer_than(int(after), wait_s)
+        return Response(msgspec.json.encode(table), media_type="application/json")
+
+    async def drain(request: Request) -> Response:
+        replica_id = request.path_params["replica_id"]
+        if not fleet.drain(replica_id, "drained by order"):
+            raise ApiError(Code.NOT_FOUND, f"no replica {replica_id} is ready; see GET /replicas")
+        return Response(status_code=202)
+
+    async def health(_: Request) -> Response:
+        """Well means that deciding goes on; what runs is told beside it."""
+        idle_s = time.monotonic() - fleet.reconciled_at_s
+        age_s = fleet.follower.age_s
+        rows = fleet.table.latest.replicas
+        body = {
+            "status": "ok" if idle_s < _STALE_S else "stalled",
+            "node": fleet.journal.node,
+            "ready": sum(row.state is ReplicaState.READY for row in rows),
+            "missing": sum(row.state is ReplicaState.COLD for row in rows),
+            "catalog": {"number": fleet.follower.catalog.number, "age_s": None if age_s is None else round(age_s, 1)},
+        }
+        return JSONResponse(body, status_code=200 if idle_s < _STALE_S else 503)
+
+    async def metrics(_: Request) -> Response:
+        return Response(fleet.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return Starlette(
+        routes=[
+            Route("/replicas", guarded(replicas)),
+            Route("/replicas/{replica_id}/drain", guarded(drain), methods=["POST"]),
+            Route("/health", health),
+            Route("/metrics", guarded(metrics)),
+        ]
+    )
+
+
+def _number(request: Request, name: str, default: float) -> float:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise ApiError(Code.INVALID_PARAMETER, f"{name} must be a number, not {text[:50]!r}", param=name) from error
+    if not 0 <= value < float("inf"):
+        raise ApiError(Code.INVALID_PARAMETER, f"{name} must be a number of 0 or more", param=name)
+    return value
+
+
+def _error(error: ApiError) -> Response:
+    return Response(envelope(error, None), status_code=error.code.status, media_type="application/json")

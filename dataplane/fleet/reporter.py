@@ -1,0 +1,70 @@
+"""Tells the control plane what runs here: the table and the events, again and again until it has them."""
+
+import asyncio
+
+import httpx
+import msgspec
+import structlog
+
+from dataplane.contracts.replica import FleetReport
+from dataplane.fleet.journal import Journal
+from dataplane.fleet.table import Table
+
+_EVENTS_PER_REPORT = 500
+_TIMEOUT_S = 5.0
+_log = structlog.get_logger(__name__)
+
+
+class Reporter:
+    """Posts a :class:`FleetReport` on every change, at least every ``every_s`` seconds."""
+
+    def __init__(
+        self, *, control_url: str, internal_secret: str, journal: Journal, table: Table, every_s: float = 1.0
+    ) -> None:
+        self._client = httpx.AsyncClient(
+            base_url=control_url,
+            timeout=_TIMEOUT_S,
+            headers={"authorization": f"Bearer {internal_secret}", "content-type": "application/msgpack"},
+        )
+        self._journal = journal
+        self._table = table
+        self._every_s = every_s
+        self._reached = True
+
+    async def run(self) -> None:
+        """Report until cancelled. A control plane that is away costs nothing but a line in the log."""
+        number = 0
+        while True:
+            number = (await self._table.newer_than(number, self._every_s)).number
+            if not await self.report():
+                await asyncio.sleep(self._every_s)
+
+    async def report(self) -> bool:
+        """Send one report; return whether the control plane took it."""
+        await self._save()
+        events = self._journal.sendable(_EVENTS_PER_REPORT)
+        body = msgspec.msgpack.encode(FleetReport(table=self._table.latest, events=events))
+        try:
+            answer = await self._client.post("/internal/replicas", content=body)
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            if self._reached:
+                _log.warning("fleet.report_failed", error=str(error) or type(error).__name__)
+            self._reached = False
+            return False
+        if not self._reached:
+            _log.info("fleet.report_taken_again", events=len(events))
+        self._reached = True
+        self._journal.acknowledge(events)
+        return True
+
+    async def _save(self) -> None:
+        snapshot = self._journal.snapshot()
+        if snapshot is not None:
+            await asyncio.to_thread(self._journal.write, snapshot)
+
+    async def close(self) -> None:
+        """Send what is left, once, and make the rest durable."""
+        await self.report()
+        await self._save()
+        await self._client.aclose()

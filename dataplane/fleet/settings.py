@@ -1,0 +1,91 @@
+"""What the fleet reads from its environment. A missing or senseless value ends the start and is named."""
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from dataplane.fleet.placement import Policy
+
+_LONGEST_SOCKET_NAME = "run/rep_01arz3ndektsv4rrffq69g5fav.ctl"
+_MAX_SOCKET_PATH_BYTES = 100
+
+
+class SettingsError(Exception):
+    """The environment is not one the fleet can start in."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The fleet's settings; durations in seconds."""
+
+    home: Path
+    redis_url: str
+    control_url: str
+    internal_secret: str
+    cache_salt_secret: bytes
+    port: int
+    hostname: str
+    policy: Policy
+    drain_s: float
+    hang_s: float
+
+
+def read(environ: Mapping[str, str]) -> Settings:
+    """Read and check the settings.
+
+    Raises:
+        SettingsError: a variable is missing or wrong; the sentence names it.
+    """
+    settings = Settings(
+        home=Path(_required(environ, "PAGODA_HOME")).absolute(),
+        redis_url=_required(environ, "REDIS_URL"),
+        control_url=_required(environ, "PAGODA_CONTROL_URL"),
+        internal_secret=_required(environ, "PAGODA_INTERNAL_SECRET"),
+        cache_salt_secret=_secret(environ, "PAGODA_CACHE_SALT_SECRET"),
+        port=int(_number(environ, "PAGODA_FLEET_PORT", None, 1, 65535)),
+        hostname=socket.gethostname(),
+        policy=Policy(
+            warm_idle_floor=int(_number(environ, "PAGODA_WARM_IDLE_FLOOR", 1, 0, 1000)),
+            max_processes=int(_number(environ, "PAGODA_MAX_PROCESSES", 16, 1, 10_000)),
+        ),
+        drain_s=_number(environ, "PAGODA_DRAIN_S", 30, 0, 3600),
+        hang_s=_number(environ, "PAGODA_HANG_S", 7, 1, 600),
+    )
+    path = settings.home / _LONGEST_SOCKET_NAME
+    if len(str(path).encode()) > _MAX_SOCKET_PATH_BYTES:
+        raise SettingsError(
+            f"PAGODA_HOME is too long: a socket such as {path} must stay within {_MAX_SOCKET_PATH_BYTES} bytes. "
+            "Choose a shorter folder."
+        )
+    return settings
+
+
+def _required(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "").strip()
+    if not value:
+        raise SettingsError(f"{name} is not set; the fleet does not start without it.")
+    return value
+
+
+def _secret(environ: Mapping[str, str], name: str) -> bytes:
+    try:
+        secret = bytes.fromhex(_required(environ, name))
+    except ValueError as error:
+        raise SettingsError(f"{name} must be written in hexadecimal.") from error
+    if len(secret) < 32:
+        raise SettingsError(f"{name} must have 32 bytes (64 hexadecimal digits) or more.")
+    return secret
+
+
+def _number(environ: Mapping[str, str], name: str, default: float | None, least: float, most: float) -> float:
+    text = environ.get(name, "").strip()
+    if not text and default is not None:
+        return default
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise SettingsError(f"{name} must be a number, not {text!r}.") from error
+    if not least <= value <= most or (isinstance(default, int | None) and value != int(value)):
+        raise SettingsError(f"{name} must be between {least:g} and {most:g}, not {text}.")
+    return value

@@ -1,0 +1,29 @@
+"""What a deployment's grants mean for one replica, and the secret that salts a version's prefix cache."""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+from dataplane.contracts.catalog import Share
+
+
+def split(grants: Mapping[str, Share], replicas: int) -> dict[str, Share]:
+    """Return each tenant's part on one of ``replicas`` equal replicas, in tokens, rounded up.
+
+    Guarantees and caps are promises of the deployment as a whole, so each replica holds an equal part of them. A weight
+    is a ratio and stays.
+    """
+    parts = max(1, replicas)
+    return {
+        tenant_id: Share(
+            guarantee_tokens=-(-share.guarantee_tokens // parts),
+            cap_tokens=None if share.cap_tokens is None else -(-share.cap_tokens // parts),
+            weight=share.weight,
+        )
+        for tenant_id, share in grants.items()
+    }
+
+
+def salt_secret(secret: bytes, version_digest: str) -> bytes:
+    """Derive the secret of one version's cache salts: a worker of one version learns nothing about another's."""
+    return hmac.digest(secret, f"cache-salt:{version_digest}".encode(), hashlib.sha256)
