@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/installed
 
-.PHONY: help setup up down test lint types model shots
+.PHONY: help setup up down test lint types model shots bench peers
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -40,3 +40,9 @@ test: setup model  ## everything CI checks
 
 shots: setup model  ## remake the screenshots of the README
 	@$(RUN) -m pytest tests/e2e -q --shots docs/images
+
+bench: setup model  ## time the worker beside vLLM in one run (after make peers)
+	@$(RUN) tests/bench/run.py
+
+peers: $(STAMP)  ## install the engines that make bench compares with
+	@$(RUN) tests/bench/install_peers.py

@@ -78,7 +78,7 @@ def _product(home: Home, embedded: tuple[str, ...]) -> list[Service]:
             "web",
             [*web, "--port", str(home.ports.web), "--no-access-log"],
             needs=after_migration,
-            ready=_answers(f"{home.console_url}/health"),
+            ready=_answers(f"{home.console_url}/healthz"),
         ),
         Service("publisher", [python, "manage.py", "publish_catalog"], needs=after_migration),
         Service(
