@@ -1,0 +1,207 @@
+"""``POST /v1/chat/completions`` and ``/v1/completions``: admission, the exchange, and the one line logged about it."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import structlog
+
+from dataplane.contracts import headers, ids
+from dataplane.contracts.errors import ApiError, Code
+from dataplane.gateway import intake, limits, rate_headers, router
+from dataplane.gateway.auth import Caller
+from dataplane.gateway.door import Door, Headers, wall_ms
+from dataplane.gateway.exchange import Exchange, Running, Spool
+from dataplane.gateway.intake import ClientGone
+from dataplane.gateway.limits import Limiter, Reservation
+from dataplane.gateway.metrics import Metrics
+from dataplane.gateway.proxy import Proxy
+from dataplane.gateway.reply import ClientStalled, Reply, Scope, Send
+from dataplane.gateway.settings import Settings
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_MAX_LABEL_CHARS = 128
+_OVERLOAD_RETRY_S = 1.0
+_log = structlog.get_logger("gateway")
+
+
+class Told(msgspec.Struct):
+    """What the log line of a request will say."""
+
+    started_s: float
+    label: str
+    code: str = "ok"
+    tenant_id: str = ""
+    key_id: str = ""
+    exchange: Exchange | None = None
+
+
+class Completions:
+    """An ASGI endpoint."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        door: Door,
+        limiter: Limiter,
+        running: Running,
+        spool: Spool,
+        proxy: Proxy,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._door = door
+        self._limiter = limiter
+        self._running = running
+        self._spool = spool
+        self._proxy = proxy
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, whatever happens."""
+        reply = Reply(scope, send, ids.new_id(ids.Kind.REQUEST), self._settings.stalled_client_s)
+        asked = Headers(scope)
+        told = Told(started_s=time.monotonic(), label=_label(asked.get(headers.CLIENT_LABEL)))
+        with self._telling(reply, told):
+            try:
+                await self._answer(scope["path"], asked, receive, reply, told)
+            except ApiError as error:
+                told.code = error.code.code
+                await reply.error(error)
+            except (ClientGone, ClientStalled) as error:
+                told.code = "client_gone" if isinstance(error, ClientGone) else "client_stalled"
+                reply.abort()
+            except Exception:  # noqa: BLE001 - the last stop: the caller gets an answer, the log gets the rest
+                _log.exception("request_broke", request_id=reply.request_id)
+                told.code = Code.INTERNAL.code
+                await reply.error(ApiError(Code.INTERNAL, "Something went wrong on our side. Try again."))
+
+    async def _answer(self, path: str, asked: Headers, receive: Receive, reply: Reply, told: Told) -> None:
+        snapshot, caller = self._door.enter(asked)
+        told.tenant_id, told.key_id = caller.tenant.id, caller.key.id
+        taken = intake.parse(await self._read_body(asked, receive))
+        deployment = snapshot.deployment(caller, taken.model)
+        arm = router.arm_of(deployment, asked.get(headers.SESSION), caller.key.id)
+        context_tokens = snapshot.context_tokens(deployment, arm.version_id, caller.tenant.id)
+        tokens = limits.request_tokens(caller.tenant, caller.key, taken.prompt_tokens, taken.max_tokens, context_tokens)
+        reservation = await self._reserve(caller, tokens, reply)
+        exchange = told.exchange = Exchange(
+            request_id=reply.request_id,
+            endpoint=path,
+            caller=caller,
+            deployment=deployment,
+            arm=arm,
+            intake=taken,
+            reserved_tokens=tokens,
+            spool=self._spool,
+            release=lambda used: self._limiter.settle(reservation, used),
+        )
+        try:
+            with self._running.enter(exchange), _watching(receive, exchange):
+                # Race: a catalog that came while the limits were asked has reviewed only who had entered.
+                self._running.review(self._door.snapshot.catalog, wall_ms())
+                await exchange.run(lambda: self._proxy.serve(exchange, reply))
+        finally:
+            await exchange.settle()
+
+    async def _read_body(self, asked: Headers, receive: Receive) -> bytes:
+        if self._running.held_bytes > self._settings.max_held_bytes or len(self._running) >= self._settings.max_running:
+            raise ApiError(
+                Code.OVERLOADED, "The service is at its capacity. Try again.", retry_after_s=_OVERLOAD_RETRY_S
+            )
+        encoding = asked.get("content-encoding")
+        if encoding not in (None, "identity"):
+            raise ApiError(Code.INVALID_REQUEST, "Send the body without a Content-Encoding.", param="content-encoding")
+        try:
+            async with asyncio.timeout(self._settings.body_timeout_s):
+                return await intake.read_body(receive, asked.content_length, self._settings.max_body_bytes)
+        except TimeoutError:
+            raise ApiError(
+                Code.INVALID_REQUEST, f"The body did not arrive within {self._settings.body_timeout_s:.0f} s."
+            ) from None
+
+    async def _reserve(self, caller: Caller, tokens: int, reply: Reply) -> Reservation:
+        """Hold the caller's limits for a request, if its usage can be recorded.
+
+        Raises:
+            ApiError: it is refused; nothing is reserved and no record is written.
+        """
+        if self._spool.full:
+            raise ApiError(
+                Code.SPOOL_FULL, "Usage cannot be recorded for now. Try again.", retry_after_s=_OVERLOAD_RETRY_S
+            )
+        scopes = limits.scopes_of(caller.tenant, caller.key)
+        reservation = await self._limiter.reserve(reply.request_id, scopes, tokens)
+        reply.headers += rate_headers.of(reservation.gauges)
+        return reservation
+
+    @contextmanager
+    def _telling(self, reply: Reply, told: Told) -> Iterator[None]:
+        """Log and count the request once it is over."""
+        try:
+            yield
+        finally:
+            seconds = time.monotonic() - told.started_s
+            if told.code == "ok" and told.exchange is not None:
+                told.code = told.exchange.attempts[-1].error_code or "ok"
+            self._metrics.answered(told.tenant_id, told.code, seconds, told.exchange)
+            _log.info("request", **_line(reply, told, seconds))
+
+
+def _line(reply: Reply, told: Told, seconds: float) -> dict[str, Any]:
+    """Return what is logged: ids, codes and figures; never a prompt, never a key."""
+    line: dict[str, Any] = {
+        "request_id": reply.request_id,
+        "label": told.label,
+        "tenant_id": told.tenant_id,
+        "key_id": told.key_id,
+        "status": reply.status,
+        "code": told.code,
+        "ms": round(seconds * 1000, 1),
+    }
+    exchange = told.exchange
+    if exchange is None:
+        return line
+    line |= {
+        "endpoint": exchange.endpoint,
+        "deployment_id": exchange.deployment.id,
+        "version_id": exchange.arm.version_id,
+        "stream": exchange.intake.stream,
+        "attempts": len(exchange.attempts),
+    }
+    if exchange.attempts:
+        last = exchange.attempts[-1]
+        line |= {
+            "replica_id": last.replica.replica_id if last.replica else "",
+            "outcome": last.outcome,
+            "prompt_tokens": last.tally.prompt_tokens,
+            "delivered_tokens": last.delivered_tokens,
+        }
+        if last.first_token_s is not None:
+            line["ttft_ms"] = round((last.first_token_s - told.started_s) * 1000, 1)
+    return line
+
+
+def _label(text: str | None) -> str:
+    """Return a caller's own id, cut short and in printable ASCII: it goes into the log as it is."""
+    return "" if text is None else "".join(c for c in text[:_MAX_LABEL_CHARS] if " " <= c <= "~")
+
+
+@contextmanager
+def _watching(receive: Receive, exchange: Exchange) -> Iterator[None]:
+    """Cut ``exchange`` when its caller goes away while the block runs."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        exchange.cut(ClientGone())
+
+    watcher = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        watcher.cancel()

@@ -1,0 +1,83 @@
+"""Which replica takes a request: first the version, by the deployment's arms, then the replica, by room and work. Pure.
+
+A replica's report is a fraction of a second old, so what this gateway has sent since is added to it: otherwise a burst
+between two reports would all land on the replica that looked best.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from dataplane.contracts import arms
+from dataplane.contracts.catalog import Arm, DeploymentEntry
+from dataplane.contracts.replica import ReplicaReport, ReplicaState
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a request needs: READY replicas of a version, with room for ``tokens`` of prompt and output."""
+
+    deployment_id: str
+    version_id: str
+    tokens: int
+
+
+class Incarnation(msgspec.Struct, frozen=True):
+    """One life of a replica: its id may be used again after a restart, its socket and process are then others."""
+
+    replica_id: str
+    socket: str
+    pid: int
+
+
+def incarnation(report: ReplicaReport) -> Incarnation:
+    """Return which life of its replica a report is of."""
+    return Incarnation(report.replica_id, report.socket, report.pid)
+
+
+def arm_of(deployment: DeploymentEntry, session: str | None, key_id: str) -> Arm:
+    """Return the arm for a caller: sticky by its session where it names one, else by its key.
+
+    Raises:
+        ValueError: the deployment's weights do not sum to 100.
+    """
+    return arms.assign(deployment.arms, deployment.id, session or key_id)
+
+
+def candidates(
+    replicas: Sequence[ReplicaReport], wanted: Wanted, avoid: Callable[[Incarnation], bool]
+) -> list[ReplicaReport]:
+    """Return the replicas that may take the request at all."""
+    return [
+        report
+        for report in replicas
+        if report.state is ReplicaState.READY
+        and report.deployment_id == wanted.deployment_id
+        and report.version_id == wanted.version_id
+        and not avoid(incarnation(report))
+    ]
+
+
+def choose(
+    ready: Sequence[ReplicaReport],
+    wanted: Wanted,
+    outstanding: Mapping[Incarnation, int],
+    draw: Callable[[], float],
+) -> ReplicaReport | None:
+    """Return the best of ``ready``, or None when there is none.
+
+    In order: room for the whole request now (free and cached blocks, less what is on its way there), least queued,
+    least running, most room. ``draw`` (uniform in [0, 1)) parts equals, so that gateways do not herd.
+    """
+
+    def rank(report: ReplicaReport) -> tuple[bool, int, int, int, float]:
+        sent = outstanding.get(incarnation(report), 0)
+        load = report.load
+        if load is None:
+            return (False, sent, sent, 0, draw())
+        unseen = max(0, sent - load.num_running - load.num_waiting)
+        blocks = -(-wanted.tokens // load.block_size)
+        room = load.free_blocks + load.cached_blocks - blocks * (unseen + 1)
+        running = max(sent, load.num_running + load.num_waiting)
+        return (room < 0, load.num_waiting + unseen, running, -room, draw())
+
+    return min(ready, key=rank, default=None)

@@ -1,0 +1,98 @@
+"""The catalog in force, and what is asked of it for every request, worked out once per tenant and snapshot."""
+
+import msgspec
+
+from dataplane.contracts import catalog as contract
+from dataplane.contracts.catalog import Catalog, DeploymentEntry
+from dataplane.contracts.errors import ApiError, Code
+from dataplane.gateway.auth import Caller
+
+_MAX_NAMED = 20
+_PAUSED_RETRY_S = 30.0
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """OpenAI's model object. ``created`` in Unix seconds."""
+
+    id: str
+    created: int
+    owned_by: str
+    object: str = "model"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """OpenAI's list of models."""
+
+    data: tuple[ModelCard, ...]
+    object: str = "list"
+
+
+class Snapshot:
+    """One catalog with its answers; never changes, a newer catalog makes a new one."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._names: dict[str, dict[str, DeploymentEntry]] = {}
+
+    def models(self, caller: Caller) -> dict[str, DeploymentEntry]:
+        """Return what ``caller`` may call, by name, paused ones included."""
+        tenant_id = caller.tenant.id
+        if tenant_id not in self._names:
+            self._names[tenant_id] = contract.callable_names(self.catalog, tenant_id)
+        allowed = caller.key.deployment_ids
+        if allowed is None:
+            return self._names[tenant_id]
+        return {name: entry for name, entry in self._names[tenant_id].items() if entry.id in allowed}
+
+    def deployment(self, caller: Caller, name: str) -> DeploymentEntry:
+        """Return the deployment that ``caller`` means by ``name``.
+
+        Raises:
+            ApiError: MODEL_NOT_FOUND, in the same words for a name that does not exist and one of another tenant;
+                MODEL_PAUSED for one that takes no traffic.
+        """
+        models = self.models(caller)
+        found = models.get(name)
+        if found is None:
+            raise ApiError(Code.MODEL_NOT_FOUND, _not_found(name, sorted(models)), param="model")
+        if not found.active or sum(arm.weight for arm in found.arms) != 100:
+            raise ApiError(
+                Code.MODEL_PAUSED, f"The model '{name}' is paused by its owner.", retry_after_s=_PAUSED_RETRY_S
+            )
+        return found
+
+    def cards(self, caller: Caller) -> tuple[ModelCard, ...]:
+        """Return the model objects of what ``caller`` may call now, by name."""
+        return tuple(self._card(name, entry) for name, entry in sorted(self.models(caller).items()) if entry.active)
+
+    def card(self, caller: Caller, name: str) -> ModelCard:
+        """Return one model object. Raises as :meth:`deployment`."""
+        return self._card(name, self.deployment(caller, name))
+
+    def _card(self, name: str, deployment: DeploymentEntry) -> ModelCard:
+        version = self.catalog.versions.get(deployment.arms[0].version_id) if deployment.arms else None
+        owner = self.catalog.tenants.get(deployment.tenant_id)
+        return ModelCard(
+            id=name,
+            created=version.created_at_ms // 1000 if version else 0,
+            owned_by=owner.name if owner else deployment.tenant_id,
+        )
+
+    def context_tokens(self, deployment: DeploymentEntry, version_id: str, tenant_id: str) -> int:
+        """Return the most tokens a request of a tenant can come to: model, deployment and the tenant's cap allow."""
+        version = self.catalog.versions.get(version_id)
+        share = deployment.grants.get(tenant_id)
+        bounds = (
+            version.context_tokens if version else None,
+            deployment.engine.max_model_len,
+            share.cap_tokens if share else None,
+        )
+        return min((bound for bound in bounds if bound is not None), default=0)
+
+
+def _not_found(name: str, names: list[str]) -> str:
+    shown = name if len(name) <= 64 else name[:61] + "..."
+    if not names:
+        return f"There is no model '{shown}' for this API key: it may call none."
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"There is no model '{shown}' for this API key. It may call: {', '.join(names[:_MAX_NAMED])}{more}."
