@@ -192,9 +192,13 @@ CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE_FILENAME = str(PAGODA_HOME / "run" / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {"jobs-clock": {"task": "jobs.clock", "schedule": 1.0, "options": {"expires": 1.0}}}
 
-JOB_HANDLERS: dict[str, str] = {}
+JOB_HANDLERS: dict[str, str] = {
+    "jobs.prune": "controlplane.jobs.prune.prune",
+}
 """The closed set of job kinds: kind to the dotted path of its handler (controlplane.jobs.run.Handler)."""
-JOB_TICKS: dict[str, int] = {}
+JOB_TICKS: dict[str, int] = {
+    "jobs.prune": 3600,
+}
 """The periodic ones: kind to its interval in seconds."""
 
 # ------------------------------------------------------------------------------------------------------------ sign-in

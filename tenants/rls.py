@@ -38,12 +38,13 @@ class EnableRowLevelSecurity(_Statements):
 
     Args:
         table: the table's name in the database.
-        column: the column that holds the tenant's id.
+        column: the column that holds the tenant's id; None for a table that is the platform's alone.
         also_readable_where: SQL of rows that may be read besides, such as what another tenant has granted.
     """
 
-    def __init__(self, table: str, column: str = "tenant_id", *, also_readable_where: str = "") -> None:
-        rows = f"{is_setting(column, TENANT)} OR current_setting('{PLATFORM}', true) = 'on'"
+    def __init__(self, table: str, column: str | None = "tenant_id", *, also_readable_where: str = "") -> None:
+        platform = f"current_setting('{PLATFORM}', true) = 'on'"
+        rows = platform if column is None else f"{is_setting(column, TENANT)} OR {platform}"
         forwards = [
             f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
             f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
