@@ -77,16 +77,16 @@ class Fleet:
         await self._backend.sweep()
         (self._settings.home / "run").mkdir(parents=True, exist_ok=True, mode=0o700)
         self.journal.end_of_former_life(_now_ms(), "the fleet was started anew")
+        drained = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(work) for work in (self.follower.run(), self._reporter.run(), self._preparation.run())
-            ]
-            background.append(tasks.create_task(self._reconcile_forever()))
+            tasks.create_task(self._reporter.run(drained))
+            work = (self.follower.run(), self._preparation.run(), self._reconcile_forever())
+            background = [tasks.create_task(each) for each in work]
             await until.wait()
             await self._drain_everything()
+            drained.set()
             for task in background:
                 task.cancel()
-        await self._reporter.close()
 
     def drain(self, replica_id: str, cause: str) -> bool:
         """Drain one replica by order; False: there is none of that name that serves."""

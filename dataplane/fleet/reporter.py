@@ -31,13 +31,19 @@ class Reporter:
         self._every_s = every_s
         self._reached = True
 
-    async def run(self) -> None:
-        """Report until cancelled. A control plane that is away costs nothing but a line in the log."""
+    async def run(self, until: asyncio.Event) -> None:
+        """Report until told, and a last time then. A control plane that is away costs nothing but a line in the log.
+
+        Not to be cancelled: a write of the journal would go on in its thread and meet the next one.
+        """
         number = 0
-        while True:
+        while not until.is_set():
             number = (await self._table.newer_than(number, self._every_s)).number
             if not await self.report():
                 await asyncio.sleep(self._every_s)
+        await self.report()
+        await self._save()
+        await self._client.aclose()
 
     async def report(self) -> bool:
         """Send one report; return whether the control plane took it."""
@@ -62,9 +68,3 @@ class Reporter:
         snapshot = self._journal.snapshot()
         if snapshot is not None:
             await asyncio.to_thread(self._journal.write, snapshot)
-
-    async def close(self) -> None:
-        """Send what is left, once, and make the rest durable."""
-        await self.report()
-        await self._save()
-        await self._client.aclose()

@@ -1,9 +1,9 @@
 """A scripted worker: speaks the real protocols over real sockets, and fails in the ways real ones rarely do on demand.
 
 Its model folder says how it behaves, in ``behaviour.json``: ``load`` is ``ok``, ``crash``, ``give_up`` or ``stall``;
-``generate`` is ``ok``, ``error`` or ``empty``; ``live_s`` ends it that long after READY, ``drain_s`` is how long a drain
-takes. ``POST /hang`` on its HTTP socket makes work pending that never progresses; ``GET /told`` answers with the control
-messages it was sent and its environment.
+``generate`` is ``ok``, ``error`` or ``empty``; ``live_s`` ends it that long after READY, ``drain_s`` is how long a
+drain takes. ``POST /hang`` on its HTTP socket makes work pending that never progresses; ``GET /told`` answers with the
+control messages it was sent and its environment.
 """
 
 import argparse
