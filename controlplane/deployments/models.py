@@ -213,7 +213,10 @@ class ReplicaRow(models.Model):
 
 
 class ReplicaEvent(models.Model):
-    """A replica's change of state with its cause, once however often the fleet tells it."""
+    """A replica's change of state with its cause, once however often the fleet tells it.
+
+    ``at`` is a part of what makes it unique: a node whose disk was lost counts from 1 again.
+    """
 
     node = models.CharField(max_length=64)
     sequence = models.BigIntegerField()
@@ -234,7 +237,7 @@ class ReplicaEvent(models.Model):
             models.Index(name="replica_events_by_replica", fields=["replica_id", "-at"]),
         ]
         constraints = [
-            models.UniqueConstraint(name="replica_event_once", fields=["node", "sequence"]),
+            models.UniqueConstraint(name="replica_event_once", fields=["node", "sequence", "at"]),
             models.CheckConstraint(
                 name="replica_event_states_known",
                 condition=Q(old__in=list(ReplicaState), new__in=list(ReplicaState)),

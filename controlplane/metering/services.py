@@ -29,6 +29,7 @@ from tenants.chain import Json
 from tenants.errors import Invalid
 from tenants.models import Tenant
 from tenants.roles import Permission
+from tenants.services.keys import note_key_use
 
 GONE_GRACE_S = 30
 """How long a dead replica's spool may still be on its way before its requests settle without it."""
@@ -42,6 +43,8 @@ _STORED = tuple(
 )
 _UPDATED = [field for field in _STORED if field != "tenant_id"]
 _UPDATED += ["started_at", "ended_at", "charge_microusd", "presumed_over", "seen_at"]
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 _Key = tuple[str, int, str, int]
 
@@ -59,6 +62,7 @@ def ingest(*, actor: Actor, records: Sequence[UsageRecord]) -> UsageReceipt:
         good, accepted = _sort_out(records)
         if good:
             accepted += _store(good)
+    _note_key_use(actor, good)
     return UsageReceipt(accepted=accepted, duplicates=len(records) - accepted)
 
 
@@ -165,6 +169,14 @@ def _set_aside(rejected: Iterable[tuple[UsageRecord, str]]) -> int:
         [row for digest, row in sorted(rows.items()) if digest not in known], ignore_conflicts=True
     )
     return len(rows.keys() - known)
+
+
+def _note_key_use(actor: Actor, records: Iterable[UsageRecord]) -> None:
+    used_at: dict[str, datetime] = {}
+    for record in records:
+        if record.key_id:
+            used_at[record.key_id] = max(_time(record.at_ms), used_at.get(record.key_id, _EPOCH))
+    note_key_use(actor=actor, used_at=used_at)
 
 
 def _store(records: Sequence[UsageRecord]) -> int:

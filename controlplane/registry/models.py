@@ -47,15 +47,6 @@ class VersionState(models.TextChoices):
     ARCHIVED = "archived"
 
 
-TRANSITIONS: dict[VersionState, frozenset[VersionState]] = {
-    VersionState.UPLOADING: frozenset({VersionState.VALIDATING, VersionState.REJECTED}),
-    VersionState.VALIDATING: frozenset({VersionState.READY, VersionState.REJECTED}),
-    VersionState.READY: frozenset({VersionState.ARCHIVED}),
-    VersionState.REJECTED: frozenset(),
-    VersionState.ARCHIVED: frozenset(),
-}
-
-
 class ModelVersion(models.Model):
     """A version: what it holds never changes, only its state does. ``digest`` names the content, ``number`` counts.
 

@@ -1,0 +1,51 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.deployments.capacity import DoesNotFit, check_shares, pool_blocks, pool_tokens
+from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.memory import kv_bytes_per_token
+from dataplane.contracts.model_config import ModelConfig
+
+CONFIG = ModelConfig(
+    architecture="llama", vocab_size=320, hidden_size=64, intermediate_size=96, num_layers=2, num_heads=4,
+    num_kv_heads=2, head_dim=16, context_tokens=512, rms_norm_eps=1e-5, rope_theta=1e4, tied_embeddings=False,
+    attention_bias=False, mlp_bias=False, weight_dtype="fp32", bos_token_id=1, eos_token_ids=(2,),
+)  # fmt: skip
+ENGINE = EngineSettings(kv_memory_mb=1, block_size=16)  # 512 bytes a token: 2,048 tokens, 128 blocks
+
+guarantees = st.lists(st.integers(0, 1500), min_size=1, max_size=6)
+
+
+def shares(tokens: list[int]) -> dict[str, Share]:
+    return {f"t{index}": Share(guarantee_tokens=value) for index, value in enumerate(tokens)}
+
+
+def test_the_pool_is_what_the_memory_holds() -> None:
+    assert kv_bytes_per_token(CONFIG, 4) == 512
+    assert (pool_blocks(CONFIG, ENGINE), pool_tokens(CONFIG, ENGINE)) == (128, 2048)
+    assert pool_tokens(CONFIG, EngineSettings(kv_memory_mb=1, block_size=16, dtype="fp16")) == 4096
+
+
+@given(tokens=guarantees, replicas=st.integers(0, 4))
+def test_guarantees_are_accepted_exactly_when_each_replicas_part_fits(tokens: list[int], replicas: int) -> None:
+    parts = max(1, replicas)
+    per_replica = [-(-value // parts) for value in tokens]
+    fits = sum(-(-value // 16) for value in per_replica) <= 128
+    try:
+        check_shares(CONFIG, ENGINE, shares(tokens), min_replicas=replicas)
+    except DoesNotFit:
+        assert not fits
+    else:
+        assert fits
+
+
+def test_the_refusal_has_the_numbers_and_the_mend() -> None:
+    with pytest.raises(DoesNotFit, match=r"2064 tokens \(t0 2000, t1 49;.*pool of 2048 tokens.*more KV memory"):
+        check_shares(CONFIG, ENGINE, shares([2000, 49]), min_replicas=0)
+    with pytest.raises(DoesNotFit, match="Raise the cap"):
+        check_shares(CONFIG, ENGINE, {"t": Share(guarantee_tokens=20, cap_tokens=10)}, min_replicas=1)
+    with pytest.raises(DoesNotFit, match="at least 1 MiB"):
+        check_shares(CONFIG, EngineSettings(kv_memory_mb=0), {}, min_replicas=1)
+    with pytest.raises(DoesNotFit, match="State the deployment's KV memory"):
+        pool_blocks(CONFIG, EngineSettings())
