@@ -1,0 +1,26 @@
+"""``python -m dataplane.worker``: see :mod:`dataplane.worker`."""
+
+import asyncio
+import sys
+
+import uvloop
+
+from dataplane.worker import logs
+from dataplane.worker.server import serve
+from dataplane.worker.settings import SettingsError, parse
+
+
+def main() -> int:
+    """Run the worker and return its exit status."""
+    logs.configure()
+    try:
+        settings = parse(sys.argv[1:])
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(serve(settings))
+    except SettingsError as error:
+        print(f"dataplane.worker: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

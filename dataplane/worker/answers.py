@@ -1,0 +1,99 @@
+"""The bytes of OpenAI's answers: whole objects, stream events, and how a stream ends."""
+
+import time
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from dataplane.contracts.errors import ApiError, envelope
+from dataplane.contracts.generation import FinishReason
+from dataplane.worker.generation import Piece
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Endpoint(StrEnum):
+    """The two ways to ask for a completion."""
+
+    COMPLETIONS = "completions"
+    CHAT = "chat.completions"
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts as OpenAI reports them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    def body(self) -> dict[str, Any]:
+        """Return OpenAI's usage object."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class AnswerWriter:
+    """Writes the answer to one request.
+
+    Args:
+        endpoint: decides the shape.
+        request_id: the answer's id.
+        model: the name the caller used.
+        include_usage: whether a stream ends with a usage chunk.
+    """
+
+    def __init__(self, endpoint: Endpoint, request_id: str, model: str, *, include_usage: bool = False) -> None:
+        self._chat = endpoint is Endpoint.CHAT
+        self._head = {"id": request_id, "created": int(time.time()), "model": model}
+        self._include_usage = include_usage
+        self._started = False
+
+    def whole(self, text: str, finish_reason: FinishReason, usage: Usage) -> bytes:
+        """Return the answer that is not streamed."""
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish_reason.value}
+        if self._chat:
+            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+        else:
+            choice["text"] = text
+        name = "chat.completion" if self._chat else "text_completion"
+        return msgspec.json.encode(self._head | {"object": name, "choices": [choice], "usage": usage.body()})
+
+    def events(self, piece: Piece) -> bytes:
+        """Return the stream event of ``piece``; empty where there is nothing to say."""
+        if not piece.text and piece.finish_reason is None and self._started:
+            return b""
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": piece.finish_reason}
+        if self._chat:
+            delta: dict[str, Any] = {} if self._started else {"role": "assistant", "content": ""}
+            if piece.text:
+                delta["content"] = piece.text
+            choice["delta"] = delta
+        else:
+            choice["text"] = piece.text
+        self._started = True
+        return self._event([choice], None)
+
+    def usage_event(self, usage: Usage) -> bytes:
+        """Return the usage chunk, if it was asked for."""
+        return self._event([], usage) if self._include_usage else b""
+
+    def _event(self, choices: list[dict[str, Any]], usage: Usage | None) -> bytes:
+        body = self._head | {"object": "chat.completion.chunk" if self._chat else "text_completion", "choices": choices}
+        if self._include_usage:
+            body["usage"] = usage.body() if usage is not None else None
+        return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def error_event(error: ApiError, request_id: str) -> bytes:
+    """Return the event that ends a stream which cannot go on."""
+    return b"data: " + envelope(error, request_id) + b"\n\n"
+
+
+def meter_line(usage: Usage) -> bytes:
+    """Return the comment line that a gateway reads and strips: counts so far, before the event's data."""
+    return b": t=%d p=%d c=%d\n" % (usage.completion_tokens, usage.prompt_tokens, usage.cached_tokens)

@@ -1,0 +1,347 @@
+"""The HTTP side: routes, the two completion endpoints, and the ways a response can end."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any
+
+import msgspec
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dataplane.contracts import headers
+from dataplane.contracts.errors import ApiError, Code, envelope
+from dataplane.contracts.generation import Submit
+from dataplane.spool.writer import SpoolWriter
+from dataplane.worker import answers, doors, requests
+from dataplane.worker.answers import AnswerWriter, Endpoint, Usage
+from dataplane.worker.doors import Caller
+from dataplane.worker.generation import Generation
+from dataplane.worker.meter import Meter
+from dataplane.worker.metrics import Metrics
+from dataplane.worker.replica import Model, Replica
+from dataplane.worker.requests import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+ABORT_EXTENSION = "pagoda.abort"
+"""Key in ``scope["extensions"]`` of a function that drops the connection without flushing it."""
+_PARSERS = {Endpoint.COMPLETIONS: requests.parse_completion, Endpoint.CHAT: requests.parse_chat}
+_BODY_TIMEOUT_S = 30.0
+_log = structlog.get_logger(__name__)
+
+
+class ClientGone(Exception):
+    """The caller closed its connection, or does not read from it."""
+
+
+class Exchange:
+    """One request and its response over ASGI, with what has been sent so far.
+
+    Args:
+        scope, receive, send: ASGI's.
+        patience_s: how long the client may leave a full buffer unread.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, patience_s: float) -> None:
+        self.scope = scope
+        self.started = False
+        self._receive = receive
+        self._send = send
+        self._patience_s = patience_s
+
+    async def body(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            ApiError: too large, too slow, compressed, or not JSON by its declared type.
+            ClientGone: it never came to its end.
+        """
+        sent: dict[bytes, bytes] = dict(self.scope["headers"])
+        if sent.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise ApiError(Code.INVALID_REQUEST, "a compressed body is not accepted; send it as it is")
+        media_type = sent.get(b"content-type", b"").split(b";")[0].strip().lower()
+        if media_type != b"application/json":
+            raise ApiError(Code.INVALID_REQUEST, "the content-type must be application/json")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    body += message.get("body", b"")
+                    if len(body) > requests.MAX_BODY_BYTES:
+                        raise ApiError(
+                            Code.BODY_TOO_LARGE, f"the body is over the limit of {requests.MAX_BODY_BYTES} bytes"
+                        )
+                    if not message.get("more_body"):
+                        return bytes(body)
+        except TimeoutError as error:
+            raise ApiError(Code.INVALID_REQUEST, f"the body did not arrive in {_BODY_TIMEOUT_S:.0f} s") from error
+
+    async def disconnected(self) -> None:
+        """Return when the client closes its connection."""
+        while (await self._receive())["type"] != "http.disconnect":
+            continue
+
+    async def start(self, status: int, fields: dict[str, str]) -> None:
+        """Send the head of the response."""
+        self.started = True
+        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
+        await self._patiently({"type": "http.response.start", "status": status, "headers": pairs})
+
+    async def write(self, body: bytes, *, more: bool = True) -> None:
+        """Send a part of the body; waits while the client does not read.
+
+        Raises:
+            ClientGone: it did not read for too long.
+        """
+        await self._patiently({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _patiently(self, message: MutableMapping[str, Any]) -> None:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._send(message)
+        except TimeoutError as error:
+            # What the client left unread would be kept for ever by an orderly close.
+            abort = self.scope.get("extensions", {}).get(ABORT_EXTENSION)
+            if abort is not None:
+                abort()
+            raise ClientGone from error
+
+    async def whole(self, status: int, body: bytes, fields: dict[str, str]) -> None:
+        """Send a complete JSON response."""
+        length = {"content-type": "application/json", "content-length": str(len(body))}
+        await self.start(status, length | fields)
+        await self.write(body, more=False)
+
+
+class CompletionEndpoint:
+    """``POST /v1/completions`` or ``/v1/chat/completions`` as an ASGI application."""
+
+    def __init__(self, worker: "Worker", endpoint: Endpoint) -> None:
+        self._worker = worker
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; a client that goes away takes its sequence with it."""
+        exchange = Exchange(scope, receive, send, self._worker.patience_s)
+        caller = Caller(request_id="")
+        try:
+            caller = doors.read_caller(scope, self._worker.trust_header)
+            request = _PARSERS[self._endpoint](await exchange.body())
+            with self._worker.replica.running(caller, request.model) as model:
+                await _until_gone(exchange, self._generate(exchange, caller, request, model))
+        except ClientGone:
+            _log.info("client_gone", request_id=caller.request_id)
+        except ApiError as error:
+            await self._fail(exchange, caller, error)
+        except Exception:  # noqa: BLE001 - the last line of defence: one request fails, with an answer
+            _log.exception("request_crashed", request_id=caller.request_id)
+            await self._fail(exchange, caller, ApiError(Code.INTERNAL, "something went wrong on our side; try again"))
+
+    async def _generate(self, exchange: Exchange, caller: Caller, request: GenerationRequest, model: Model) -> None:
+        worker = self._worker
+        meter = worker.meter(caller, self._endpoint, request.stream)
+        prompt_token_ids = await worker.encode(request, model)
+        sampling = requests.sampling_of(
+            request,
+            prompt_tokens=len(prompt_token_ids),
+            context_tokens=model.context_tokens,
+            fill_tokens=worker.replica.fill_tokens(caller.tenant_id),
+            vocab_size=model.vocab_size,
+        )
+        submit = Submit(
+            request_id=caller.sequence_id,
+            tenant_id=caller.tenant_id,
+            prompt_token_ids=prompt_token_ids,
+            sampling=sampling,
+        )
+        answer = AnswerWriter(self._endpoint, caller.request_id, request.model, include_usage=request.include_usage)
+        generation = Generation(worker.replica.engine, worker.replica.tokenizer, meter, submit, request.stops)
+        async with generation:
+            if request.stream:
+                await _stream(exchange, caller, generation, meter, answer)
+            else:
+                await _answer_whole(exchange, caller, generation, meter, answer)
+
+    async def _fail(self, exchange: Exchange, caller: Caller, error: ApiError) -> None:
+        _log.info("request_failed", request_id=caller.request_id, code=error.code.code)
+        with contextlib.suppress(ClientGone):
+            if exchange.started:
+                await exchange.write(answers.error_event(error, caller.request_id), more=False)
+            else:
+                body = envelope(error, caller.request_id or None)
+                await exchange.whole(error.code.status, body, _error_headers(error, caller.request_id))
+
+
+async def _until_gone(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work``; cancel it when the client closes its connection.
+
+    Raises:
+        ClientGone: it did.
+    """
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(exchange.disconnected())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone = not working.done()
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+    if gone:
+        raise ClientGone
+    working.result()
+
+
+async def _stream(
+    exchange: Exchange, caller: Caller, generation: Generation, meter: Meter, answer: AnswerWriter
+) -> None:
+    def metered(event: bytes, usage: Usage) -> bytes:
+        return answers.meter_line(usage) + event if event and caller.metered else event
+
+    async for piece in generation.pieces():
+        usage = Usage(meter.prompt_tokens, piece.completion_tokens, meter.cached_tokens)
+        event = metered(answer.events(piece), usage)
+        if not exchange.started:
+            # Only now is it certain that this is a success: until here a refusal is a status code of its own.
+            head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
+            await exchange.start(200, head | {headers.PUBLIC_REQUEST_ID: caller.request_id})
+        if piece.finish_reason is not None:
+            event += metered(answer.usage_event(usage), usage) + metered(answers.DONE, usage)
+        if event:
+            await exchange.write(event, more=piece.finish_reason is None)
+
+
+async def _answer_whole(
+    exchange: Exchange, caller: Caller, generation: Generation, meter: Meter, answer: AnswerWriter
+) -> None:
+    texts: list[str] = []
+    async for piece in generation.pieces():
+        texts.append(piece.text)
+        if piece.finish_reason is not None:
+            usage = Usage(meter.prompt_tokens, piece.completion_tokens, meter.cached_tokens)
+            body = answer.whole("".join(texts), piece.finish_reason, usage)
+            await exchange.whole(200, body, {headers.PUBLIC_REQUEST_ID: caller.request_id})
+
+
+def _error_headers(error: ApiError, request_id: str) -> dict[str, str]:
+    fields = {headers.PUBLIC_REQUEST_ID: request_id} if request_id else {}
+    if error.retry_after_s is not None:
+        fields["retry-after"] = str(max(1, round(error.retry_after_s)))
+    return fields
+
+
+class Worker:
+    """What the HTTP side works with.
+
+    Args:
+        replica: the model.
+        metrics: what ``/metrics`` shows.
+        spool: where usage goes; None where nobody is billed.
+        trust_header: internal headers count on TCP too.
+        patience_s: how long a client may leave a full buffer unread.
+    """
+
+    def __init__(
+        self, replica: Replica, metrics: Metrics, spool: SpoolWriter | None, *, trust_header: bool, patience_s: float
+    ) -> None:
+        self.replica = replica
+        self.metrics = metrics
+        self.trust_header = trust_header
+        self.patience_s = patience_s
+        self._spool = spool
+
+    def meter(self, caller: Caller, endpoint: Endpoint, stream: bool) -> Meter:
+        """Return the meter of one attempt; it writes records only where somebody is billed."""
+        return Meter(
+            caller,
+            self._spool if caller.billed else None,
+            self.metrics,
+            endpoint=endpoint.value,
+            stream=stream,
+            replica_id=self.replica.replica_id,
+        )
+
+    async def encode(self, request: GenerationRequest, model: Model) -> list[int]:
+        """Return the prompt's token ids.
+
+        Raises:
+            ApiError: the tokenizer or the chat template refuses it, or it is empty.
+        """
+        match request.prompt:
+            case TextPrompt(text):
+                token_ids = await self.replica.tokenizer.encode_text(text)
+            case ChatPrompt(messages):
+                token_ids = await self.replica.tokenizer.encode_chat(messages)
+            case TokenPrompt(token_ids):
+                requests.check_token_ids(token_ids, model.vocab_size)
+        if not token_ids:
+            raise ApiError(Code.INVALID_PARAMETER, "the prompt has no tokens; send some text", param="prompt")
+        return token_ids
+
+    def app(self) -> Starlette:
+        """Return the ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/v1/completions", CompletionEndpoint(self, Endpoint.COMPLETIONS), methods=["POST"]),
+                Route("/v1/chat/completions", CompletionEndpoint(self, Endpoint.CHAT), methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/health", self._health),
+                Route("/metrics", self._metrics),
+            ],
+            exception_handlers={HTTPException: _http_error},
+        )
+
+    async def _models(self, request: Request) -> Response:
+        model = self.replica.model
+        data = []
+        if model is not None:
+            data.append(
+                {
+                    "id": model.attach.served_name,
+                    "object": "model",
+                    "created": model.created_s,
+                    "owned_by": "pagoda",
+                    "max_model_len": model.context_tokens,
+                }
+            )
+        return _json({"object": "list", "data": data})
+
+    async def _health(self, request: Request) -> Response:
+        status = self.replica.status()
+        healthy = self.replica.is_healthy
+        body = {
+            "status": "ok" if healthy else "unhealthy",
+            "state": status.state.value,
+            "cause": status.cause,
+            "pending": status.pending,
+            "progress": status.progress,
+            "stalled_s": round(self.replica.stalled_s, 3),
+        }
+        return _json(body, 200 if healthy else 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        page = self.metrics.render(self.replica.engine.load, self.replica.engine.tenants)
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _json(body: dict[str, Any], status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == Code.METHOD_NOT_ALLOWED.status:
+        refusal = ApiError(Code.METHOD_NOT_ALLOWED, f"{request.method} is not allowed here")
+    else:
+        refusal = ApiError(Code.NOT_FOUND, "there is nothing at this address; the API is under /v1")
+    return Response(envelope(refusal, None), refusal.code.status, media_type="application/json")

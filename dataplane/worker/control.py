@@ -1,0 +1,61 @@
+"""The private control socket: framed calls of the fleet, each answered in order."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import structlog
+
+from dataplane.contracts.replica import ControlCall
+from dataplane.contracts.wire import FrameError, FrameReader, frame
+from dataplane.worker.replica import Replica
+
+_READ_BYTES = 65536
+_log = structlog.get_logger(__name__)
+
+
+class ControlServer:
+    """Serves ``replica``'s control calls on a Unix socket that only this user may open."""
+
+    def __init__(self, replica: Replica, path: Path) -> None:
+        self._replica = replica
+        self._path = path
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the path cannot be bound.
+        """
+        self._path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, self._path)
+        self._path.chmod(0o600)
+
+    async def stop(self) -> None:
+        """Close the socket and its connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+        frames: FrameReader[ControlCall] = FrameReader(ControlCall)
+        try:
+            with contextlib.suppress(ConnectionError):
+                while data := await reader.read(_READ_BYTES):
+                    for call in frames.feed(data):
+                        writer.write(frame(await self._replica.answer(call)))
+                    await writer.drain()
+        except FrameError as error:
+            _log.warning("control_frame_unreadable", error=str(error))
+        finally:
+            writer.close()

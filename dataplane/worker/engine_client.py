@@ -1,0 +1,271 @@
+"""The server's end of the engine process: starts it, sends it work, hands out what it produces, notices its death."""
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import structlog
+
+from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.generation import (
+    AbortSequence,
+    DumpEngine,
+    EngineDump,
+    EngineLoad,
+    FinishReason,
+    FromEngine,
+    Loaded,
+    LoadFailed,
+    LoadModel,
+    LoadProgress,
+    SequenceDelta,
+    SetTenants,
+    StepDone,
+    Submit,
+    TenantLoad,
+    ToEngine,
+)
+from dataplane.contracts.wire import FrameError, FrameReader, frame
+
+_READ_BYTES = 1 << 20
+_EXIT_WAIT_S = 5.0
+_log = structlog.get_logger(__name__)
+
+
+class LoadError(Exception):
+    """The engine process could not load the model; the sentence says why."""
+
+
+class SequenceFeed:
+    """What the engine says of one sequence, collected until its reader takes it.
+
+    The reader may be as slow as its client: what waits here is at most the sequence's tokens, which max_tokens bounds.
+    """
+
+    def __init__(self, sequence_id: str, on_delta: Callable[[SequenceDelta], None]) -> None:
+        self.sequence_id = sequence_id
+        self.finished = False
+        self._on_delta = on_delta
+        self._deltas: list[SequenceDelta] = []
+        self._arrived = asyncio.Event()
+
+    def push(self, delta: SequenceDelta) -> None:
+        """Add ``delta``; nothing follows one with a finish reason."""
+        if self.finished:
+            return
+        self.finished = delta.finish_reason is not None
+        self._on_delta(delta)
+        self._deltas.append(delta)
+        self._arrived.set()
+
+    async def take(self) -> list[SequenceDelta]:
+        """Wait for deltas and return all there are."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        taken, self._deltas = self._deltas, []
+        return taken
+
+
+class EngineClient:
+    """One engine process.
+
+    ``progress`` grows with everything it does. ``lost`` is set when it is gone, whatever the reason; by then every
+    feed has got its error.
+    """
+
+    def __init__(self) -> None:
+        self.imported = asyncio.Event()
+        self.lost = asyncio.Event()
+        self.progress = 0
+        self.progressed_s = time.monotonic()
+        self.load: EngineLoad | None = None
+        self.tenants: list[TenantLoad] = []
+        self.phase = "starting"
+        self._feeds: dict[str, SequenceFeed] = {}
+        self._loading: asyncio.Future[Loaded] | None = None
+        self._dumps: list[asyncio.Future[EngineDump]] = []
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id; 0 before the start."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def num_pending(self) -> int:
+        """Sequences that the engine has not finished, and a load that goes on."""
+        return len(self._feeds) + (self._loading is not None)
+
+    async def start(self) -> None:
+        """Start the process; :attr:`imported` is set once its libraries are there."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dataplane.worker.engine_process", "--fd", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,
+            )
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._reading = asyncio.create_task(self._read(reader))
+
+    async def load_model(self, request: LoadModel) -> Loaded:
+        """Load a model.
+
+        Raises:
+            LoadError: it cannot be loaded, or the process died of it.
+        """
+        self._loading = asyncio.get_running_loop().create_future()
+        self._progressed()
+        try:
+            self._send(request)
+            return await self._loading
+        finally:
+            self._loading = None
+
+    def submit(self, request: Submit, on_delta: Callable[[SequenceDelta], None]) -> SequenceFeed:
+        """Hand a sequence to the engine.
+
+        Raises:
+            ApiError: the engine is gone, or the same sequence is running already.
+        """
+        if self.lost.is_set():
+            raise ApiError(Code.REPLICA_LOST, "the model's process has ended; try again")
+        if request.request_id in self._feeds:
+            raise ApiError(Code.INVALID_REQUEST, "this attempt of the request is running here already")
+        if not self._feeds:
+            self.progressed_s = time.monotonic()  # idle time is no stall
+        feed = SequenceFeed(request.request_id, on_delta)
+        self._feeds[request.request_id] = feed
+        self._send(request)
+        return feed
+
+    def abort(self, feed: SequenceFeed) -> None:
+        """End a sequence that nobody waits for any more."""
+        if self._feeds.pop(feed.sequence_id, None) is not None and not self.lost.is_set():
+            self._send(AbortSequence(request_id=feed.sequence_id))
+
+    def fail(self, sequence_id: str, error: ApiError) -> bool:
+        """End a running sequence with an error for its caller; False when there is none of that id."""
+        feed = self._feeds.get(sequence_id)
+        if feed is None:
+            return False
+        self.abort(feed)
+        feed.push(_failure(sequence_id, error))
+        return True
+
+    def running_ids(self) -> list[str]:
+        """Return the ids of the sequences that have not ended."""
+        return list(self._feeds)
+
+    def fail_all(self, error: ApiError) -> None:
+        """End everything that runs with an error."""
+        for sequence_id in self.running_ids():
+            self.fail(sequence_id, error)
+
+    def set_tenants(self, message: SetTenants) -> None:
+        """Change the shares."""
+        self._send(message)
+
+    async def dump(self) -> EngineDump:
+        """Return the engine's own dump, after the step that runs.
+
+        Raises:
+            LoadError: the process is gone.
+        """
+        waiter: asyncio.Future[EngineDump] = asyncio.get_running_loop().create_future()
+        self._dumps.append(waiter)
+        self._send(DumpEngine())
+        return await waiter
+
+    async def stop(self) -> int:
+        """Close the stream, which ends the process; kill it if it does not. Returns its exit status."""
+        if self._process is None:
+            return 0
+        if self._writer is not None:
+            self._writer.transport.abort()
+        try:
+            return await asyncio.to_thread(self._process.wait, _EXIT_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return await asyncio.to_thread(self._process.wait)
+        finally:
+            if self._reading is not None:
+                await asyncio.gather(self._reading, return_exceptions=True)
+
+    def _send(self, message: ToEngine) -> None:
+        if self._writer is not None and not self.lost.is_set():
+            self._writer.write(frame(message))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        frames: FrameReader[FromEngine] = FrameReader(FromEngine)
+        with contextlib.suppress(ConnectionResetError):
+            try:
+                while data := await reader.read(_READ_BYTES):
+                    for message in frames.feed(data):
+                        self._take(message)
+            except FrameError:
+                _log.exception("engine_frame_unreadable")
+        self._lose()
+
+    def _progressed(self) -> None:
+        self.progress += 1
+        self.progressed_s = time.monotonic()
+
+    def _take(self, message: FromEngine) -> None:
+        self._progressed()
+        match message:
+            case StepDone():
+                self.load = message.load
+                self.tenants = self.tenants if message.tenants is None else message.tenants
+                for delta in message.deltas:
+                    self._deliver(delta)
+            case LoadProgress(phase):
+                self.phase = phase
+                self.imported.set()
+            case Loaded(load=load):
+                self.load = load
+                if self._loading is not None and not self._loading.done():
+                    self._loading.set_result(message)
+            case LoadFailed(reason):
+                if self._loading is not None and not self._loading.done():
+                    self._loading.set_exception(LoadError(reason))
+            case EngineDump():
+                waiter = self._dumps.pop(0)
+                if not waiter.done():
+                    waiter.set_result(message)
+
+    def _deliver(self, delta: SequenceDelta) -> None:
+        feed = self._feeds.get(delta.request_id)
+        if feed is None:
+            return  # aborted while its last tokens were under way
+        if delta.finish_reason is not None:
+            del self._feeds[delta.request_id]
+        feed.push(delta)
+
+    def _lose(self) -> None:
+        error = ApiError(Code.REPLICA_LOST, "the model's process ended while it worked on this request; try again")
+        self.lost.set()
+        self.fail_all(error)
+        waiters: list[asyncio.Future[EngineDump] | asyncio.Future[Loaded]] = [*self._dumps]
+        if self._loading is not None:
+            waiters.append(self._loading)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(LoadError(error.message))
+
+
+def _failure(sequence_id: str, error: ApiError) -> SequenceDelta:
+    return SequenceDelta(
+        request_id=sequence_id,
+        token_ids=[],
+        finish_reason=FinishReason.ERROR,
+        error_code=error.code.code,
+        error_message=error.message,
+    )

@@ -1,0 +1,266 @@
+"""The engine process: one loop that takes messages, steps while there is work, and else sleeps on its socket.
+
+``python -m dataplane.worker.engine_process --fd N`` is started by the server with one end of a socket pair. It imports
+torch at once, so that a warm idle process only has to attach weights. It ends when the server does: by the end of the
+stream, and by the kernel's word (PDEATHSIG) where a long step would not see that.
+"""
+
+import argparse
+import ctypes
+import select
+import signal
+import socket
+import time
+from collections.abc import Sequence
+
+from dataplane.contracts import failpoints
+from dataplane.contracts.errors import Code
+from dataplane.contracts.generation import (
+    AbortSequence,
+    DumpEngine,
+    FinishReason,
+    FromEngine,
+    Loaded,
+    LoadFailed,
+    LoadModel,
+    LoadProgress,
+    SequenceDelta,
+    SetTenants,
+    StepDone,
+    Submit,
+    ToEngine,
+)
+from dataplane.contracts.wire import FrameReader, frame
+from dataplane.engine.engine import Engine, Refusal
+from dataplane.engine.runner import Row, RowFailure, Runner
+from dataplane.worker.engine_setup import set_up
+
+_READ_BYTES = 1 << 20
+_TENANTS_EVERY_S = 0.25
+_PR_SET_PDEATHSIG = 1
+
+
+class ServerGone(Exception):
+    """The server closed its end."""
+
+
+class Channel:
+    """Frames to and from the server over a blocking socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._frames: FrameReader[ToEngine] = FrameReader(ToEngine)
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+
+    def send(self, message: FromEngine) -> None:
+        """Write one frame; blocks while the server does not read.
+
+        Raises:
+            ServerGone: nobody is there to read it.
+        """
+        try:
+            self._connection.sendall(frame(message))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ServerGone from error
+
+    def receive(self, *, wait: bool) -> list[ToEngine]:
+        """Return the messages that are there; with ``wait``, sleep until there is one.
+
+        Raises:
+            ServerGone: the end of the stream.
+        """
+        messages: list[ToEngine] = []
+        while self._poll.poll(None if wait and not messages else 0):
+            data = self._connection.recv(_READ_BYTES)
+            if not data:
+                raise ServerGone
+            messages += self._frames.feed(data)
+        return messages
+
+
+class Stopwatch:
+    """A runner that notes how long the model computes, and when each sequence is computed first."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._arrived_s: dict[str, float] = {}
+        self._queue_ms: dict[str, float] = {}
+        self.model_ms = 0.0
+
+    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+        """Compute ``rows``; see :class:`dataplane.engine.runner.Runner`."""
+        started_s = time.perf_counter()
+        for row in rows:
+            arrived_s = self._arrived_s.pop(row.request_id, None)
+            if arrived_s is not None:
+                self._queue_ms[row.request_id] = (started_s - arrived_s) * 1000
+        try:
+            return self._runner.execute(rows)
+        finally:
+            self.model_ms += (time.perf_counter() - started_s) * 1000
+
+    def arrived(self, request_id: str) -> None:
+        """Start the clock of a sequence's queue time."""
+        self._arrived_s[request_id] = time.perf_counter()
+
+    def forget(self, request_id: str) -> None:
+        """The sequence has ended."""
+        self._arrived_s.pop(request_id, None)
+        self._queue_ms.pop(request_id, None)
+
+    def stamped(self, delta: SequenceDelta) -> SequenceDelta:
+        """Return ``delta`` with its queue time, if it is the sequence's first; forget a sequence that ends."""
+        queue_ms = self._queue_ms.pop(delta.request_id, None)
+        if delta.finish_reason is not None:
+            self.forget(delta.request_id)
+        if queue_ms is None:
+            return delta
+        return SequenceDelta(
+            request_id=delta.request_id,
+            token_ids=delta.token_ids,
+            finish_reason=delta.finish_reason,
+            error_code=delta.error_code,
+            error_message=delta.error_message,
+            cached_tokens=delta.cached_tokens,
+            queue_ms=queue_ms,
+        )
+
+
+class LoadedEngine:
+    """An engine with its model: takes the messages that need one, and steps."""
+
+    def __init__(self, channel: Channel, engine: Engine, stopwatch: Stopwatch) -> None:
+        self._channel = channel
+        self._engine = engine
+        self._stopwatch = stopwatch
+        self._refused: list[SequenceDelta] = []
+        self._changed = True
+        self._tenants_sent_s = float("-inf")
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self._engine.has_work
+
+    def take(self, message: ToEngine) -> None:
+        """Act on one message."""
+        self._changed = True
+        match message:
+            case Submit():
+                self._submit(message)
+            case AbortSequence(request_id):
+                self._engine.abort(request_id)
+                self._stopwatch.forget(request_id)
+            case SetTenants(tenants):
+                self._engine.set_tenants(tenants)
+            case DumpEngine():
+                self._channel.send(self._engine.dump())
+            case LoadModel():
+                raise RuntimeError("a process that holds a model is never given another")
+
+    def _submit(self, request: Submit) -> None:
+        self._stopwatch.arrived(request.request_id)
+        try:
+            self._engine.submit(request)
+        except Refusal as refusal:
+            self._stopwatch.forget(request.request_id)
+            self._refused.append(_failure(request.request_id, refusal.code, refusal.message))
+
+    def step(self) -> None:
+        """Run one step if there is work, and report whatever changed."""
+        started_s = time.perf_counter()
+        self._stopwatch.model_ms = 0.0
+        deltas, self._refused = self._refused, []
+        worked = self.has_work
+        if worked:
+            failpoints.hit("engine.step")
+            deltas += map(self._stopwatch.stamped, self._engine.step())
+        if not (worked or self._changed):
+            return
+        self._changed = False
+        now_s = time.perf_counter()
+        due = now_s - self._tenants_sent_s >= _TENANTS_EVERY_S or not self.has_work
+        if due:
+            self._tenants_sent_s = now_s
+        self._channel.send(
+            StepDone(
+                deltas=deltas,
+                load=self._engine.load(),
+                step_ms=(now_s - started_s) * 1000,
+                model_ms=self._stopwatch.model_ms,
+                tenants=self._engine.tenant_loads() if due else None,
+            )
+        )
+
+
+def _failure(request_id: str, code: Code, message: str) -> SequenceDelta:
+    return SequenceDelta(
+        request_id=request_id,
+        token_ids=[],
+        finish_reason=FinishReason.ERROR,
+        error_code=code.code,
+        error_message=message,
+    )
+
+
+def serve(connection: socket.socket) -> None:
+    """Work for the server at the other end of ``connection`` until it is gone."""
+    channel = Channel(connection)
+    channel.send(LoadProgress(phase="imported", done_bytes=0, total_bytes=0))
+    loaded: LoadedEngine | None = None
+    while True:
+        for message in channel.receive(wait=loaded is None or not loaded.has_work):
+            if loaded is not None:
+                loaded.take(message)
+            elif isinstance(message, LoadModel):
+                loaded = _load(channel, message)
+            else:
+                raise RuntimeError(f"{type(message).__name__} came before a model")
+        if loaded is not None:
+            loaded.step()
+
+
+def _load(channel: Channel, request: LoadModel) -> LoadedEngine | None:
+    started_s = time.perf_counter()
+
+    def progress(phase: str, done_bytes: int, total_bytes: int) -> None:
+        channel.send(LoadProgress(phase=phase, done_bytes=done_bytes, total_bytes=total_bytes))
+
+    try:
+        setup = set_up(request, progress)
+        stopwatch = Stopwatch(setup.runner)
+        engine = setup.make_engine(stopwatch)
+    except ServerGone:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a folder does to the loader is a reason to report, not a crash
+        channel.send(LoadFailed(message=str(error) or type(error).__name__))
+        return None
+    channel.send(
+        Loaded(
+            context_tokens=setup.context_tokens,
+            eos_token_ids=list(setup.eos_token_ids),
+            load=engine.load(),
+            kernels=setup.kernels,
+            load_ms=round((time.perf_counter() - started_s) * 1000),
+        )
+    )
+    return LoadedEngine(channel, engine, stopwatch)
+
+
+def main() -> None:
+    """Entry point of the process."""
+    arguments = argparse.ArgumentParser(description="The engine process of a worker; started by its server.")
+    arguments.add_argument("--fd", type=int, required=True, help="the socket to the server")
+    # A terminal's Ctrl-C and a supervisor's SIGTERM reach the whole group; only the server decides when this ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        serve(socket.socket(fileno=arguments.parse_args().fd))
+    except ServerGone:
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""From a model folder to a runner and an engine: how much KV memory, how long a context, what the engine is told."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from dataplane.contracts import memory
+from dataplane.contracts.generation import LoadModel
+from dataplane.engine.config import EngineConfig
+from dataplane.engine.engine import Engine
+from dataplane.engine.runner import Runner
+from dataplane.model import loader
+
+_STEP_TOKEN_BUDGET = 256
+_MEMORY_SHARE = 0.25
+"""Of the machine's available memory, for KV where nobody said how much."""
+
+
+class SetupError(ValueError):
+    """KV memory that holds no block, or that nobody can size; the sentence names what there is."""
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """A loaded model and what an engine on it needs."""
+
+    request: LoadModel
+    runner: Runner
+    config: EngineConfig
+    eos_token_ids: tuple[int, ...]
+    kernels: str
+
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens of one sequence."""
+        return self.config.max_model_len
+
+    def make_engine(self, runner: Runner) -> Engine:
+        """Return an engine that computes with ``runner`` (the one of this setup, perhaps wrapped)."""
+        return Engine(
+            config=self.config,
+            runner=runner,
+            tenants=self.request.tenants,
+            salt_secret=self.request.salt_secret,
+            version_digest=self.request.version_digest,
+            eos_token_ids=self.eos_token_ids,
+        )
+
+
+def set_up(request: LoadModel, progress: Callable[[str, int, int], None]) -> Setup:
+    """Load the model and size its pool.
+
+    Raises:
+        SetupError: the KV memory holds no block.
+        Exception: whatever the loader finds wrong with the folder.
+    """
+    settings = request.engine
+    model = loader.load(
+        Path(request.model_dir), Path(request.runtime_dir), settings, progress, version_digest=request.version_digest
+    )
+    wanted_blocks = settings.max_num_seqs * -(-model.context_tokens // settings.block_size)
+    kv_bytes = _available_bytes() * _MEMORY_SHARE if settings.kv_memory_mb is None else settings.kv_memory_mb * 2**20
+    fitting_blocks = memory.kv_blocks(model.config, int(kv_bytes), settings.block_size, model.kv_dtype_bytes)
+    num_blocks = min(fitting_blocks, wanted_blocks) if settings.kv_memory_mb is None else fitting_blocks
+    if num_blocks < 2:
+        block_bytes = settings.block_size * memory.kv_bytes_per_token(model.config, model.kv_dtype_bytes)
+        raise SetupError(f"{int(kv_bytes)} bytes of KV memory hold {num_blocks} blocks of {block_bytes} bytes")
+    config = EngineConfig(
+        num_blocks=num_blocks,
+        block_size=settings.block_size,
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=min(model.context_tokens, num_blocks * settings.block_size),
+        step_token_budget=max(_STEP_TOKEN_BUDGET, settings.max_num_seqs),
+        prefix_cache=settings.prefix_cache,
+    )
+    return Setup(
+        request=request,
+        runner=model.make_runner(num_blocks, settings.block_size),
+        config=config,
+        eos_token_ids=tuple(model.config.eos_token_ids),
+        kernels=model.kernels,
+    )
+
+
+def _available_bytes() -> int:
+    """Return what the kernel says can be had without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise SetupError("the kernel does not say how much memory is available; give kv_memory_mb")

@@ -1,0 +1,25 @@
+"""One JSON line per event on standard error. No line ever holds a prompt or a completion."""
+
+import logging
+import sys
+
+import structlog
+
+
+def configure() -> None:
+    """Set up structlog for this process, and send the libraries' warnings the same way."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format='{"event": "%(name)s", "level": "%(levelname)s"}'
+    )

@@ -1,0 +1,312 @@
+"""The replica: which model it holds, in which state it is, which requests run, and what the control socket may ask."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, assert_never
+
+import structlog
+
+from dataplane.contracts.catalog import Share
+from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.generation import LoadModel, SetTenants
+from dataplane.contracts.model_config import ModelConfig, parse_config
+from dataplane.contracts.replica import (
+    AbortRequest,
+    Attach,
+    ControlAnswer,
+    ControlCall,
+    Drain,
+    Dump,
+    GetDump,
+    GetStatus,
+    MarkReady,
+    Refused,
+    ReplicaState,
+    SetShares,
+    Status,
+)
+from dataplane.engine.tenant_budget import check_shares
+from dataplane.text.client import TokenizerClient
+from dataplane.worker import lifecycle
+from dataplane.worker.doors import Caller
+from dataplane.worker.engine_client import EngineClient, LoadError
+from dataplane.worker.lifecycle import Event, TransitionError
+
+LOAD_FAILED = "load_failed"
+ENGINE_LOST = "engine_lost"
+_log = structlog.get_logger(__name__)
+
+
+class Model:
+    """What is known of the attached model once it is loaded."""
+
+    def __init__(self, attach: Attach, config: ModelConfig, context_tokens: int, kernels: str) -> None:
+        self.attach = attach
+        self.vocab_size = config.vocab_size
+        self.context_tokens = context_tokens
+        self.kernels = kernels
+        self.created_s = int(time.time())
+
+
+class Replica:
+    """Holds the engine process and the tokenizer child, and moves through the states of :mod:`.lifecycle`.
+
+    Args:
+        replica_id: what the fleet calls it.
+        stall_s: seconds of pending work without progress after which it calls itself unhealthy.
+    """
+
+    def __init__(self, replica_id: str, stall_s: float) -> None:
+        self.replica_id = replica_id
+        self.engine = EngineClient()
+        self.tokenizer = TokenizerClient()
+        self.state = ReplicaState.STARTING
+        self.cause = "started"
+        self.detail = ""
+        self.model: Model | None = None
+        self.stopped = asyncio.Event()
+        self.shares: dict[str, Share] = {}
+        self._stall_s = stall_s
+        self._requests = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start the engine process; the replica is WARM_IDLE once its libraries are imported."""
+        await self.engine.start()
+        self._spawn(self._watch_engine())
+        await self._first(self.engine.imported, self.engine.lost)
+        if self.engine.imported.is_set():
+            self._advance(Event.ENGINE_UP, "libraries_imported")
+
+    async def stop(self) -> None:
+        """End both children."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tokenizer.stop()
+        await self.engine.stop()
+
+    # -- requests
+
+    @contextlib.contextmanager
+    def running(self, caller: Caller, model_name: str | None) -> Iterator[Model]:
+        """Hold the replica for one request; draining waits for it.
+
+        Raises:
+            ApiError: it takes no requests now, or holds another model than the caller wants.
+        """
+        model = self._model_for(caller, model_name)
+        self._requests += 1
+        self._idle.clear()
+        try:
+            yield model
+        finally:
+            self._requests -= 1
+            if self._requests == 0:
+                self._idle.set()
+
+    def _model_for(self, caller: Caller, name: str | None) -> Model:
+        if self.state in (ReplicaState.DRAINING, ReplicaState.STOPPED):
+            raise ApiError(Code.SHUTTING_DOWN, "this replica is shutting down; try again", retry_after_s=1.0)
+        if self.model is None or not lifecycle.may_generate(self.state, verifying=caller.trusted):
+            raise ApiError(Code.MODEL_COLD, "the model is still being loaded; try again", retry_after_s=2.0)
+        attach = self.model.attach
+        if caller.deployment_id:
+            # The gateway resolved the name; a replica that took another deployment meanwhile must not answer for this.
+            if caller.deployment_id != attach.deployment_id or caller.version_id not in ("", attach.version_id):
+                raise ApiError(Code.MODEL_COLD, "this replica holds another model; try again", retry_after_s=1.0)
+        elif name is not None and name != attach.served_name:
+            raise ApiError(
+                Code.MODEL_NOT_FOUND,
+                f"the model {name[:200]!r} does not exist here; what may be called is {attach.served_name!r}",
+                param="model",
+            )
+        return self.model
+
+    def fill_tokens(self, tenant_id: str) -> int:
+        """Return where a completion without max_tokens ends: the context, or the tenant's cap where that is less."""
+        if self.model is None:
+            return 0
+        share = self.shares.get(tenant_id)
+        if share is None or share.cap_tokens is None:
+            return self.model.context_tokens
+        return min(share.cap_tokens, self.model.context_tokens)
+
+    # -- health
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds that pending work has gone without progress; 0 when nothing is pending."""
+        return time.monotonic() - self.engine.progressed_s if self.engine.num_pending else 0.0
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests are taken and move: being alive is not enough."""
+        return self.state is ReplicaState.READY and self.stalled_s < self._stall_s
+
+    def status(self) -> Status:
+        """Return what the replica says of itself."""
+        model = self.model
+        return Status(
+            replica_id=self.replica_id,
+            state=self.state,
+            progress=self.engine.progress,
+            pending=self.engine.num_pending,
+            cause=self.cause,
+            detail=self.detail or (self.engine.phase if self.state is ReplicaState.LOADING else ""),
+            kernels=model.kernels if model else "",
+            context_tokens=model.context_tokens if model else 0,
+            load=self.engine.load,
+            tenants=self.engine.tenants,
+        )
+
+    # -- control
+
+    async def answer(self, call: ControlCall) -> ControlAnswer:
+        """Act on a control call."""
+        try:
+            match call:
+                case GetStatus():
+                    return self.status()
+                case GetDump():
+                    dump = await self.engine.dump()
+                    return Dump(status=self.status(), sequences=dump.sequences)
+                case Attach():
+                    self._advance(Event.ATTACH, "attach")
+                    self._spawn(self._load(call))
+                case SetShares(tenants):
+                    self.set_shares(tenants)
+                case MarkReady():
+                    self.mark_ready("verified")
+                case Drain(deadline_s):
+                    self.drain(deadline_s, "drain")
+                case AbortRequest(request_id):
+                    self._abort(request_id)
+                case _:
+                    assert_never(call)
+        except (TransitionError, LoadError, ValueError) as error:
+            return Refused(code="not_allowed", message=str(error))
+        return self.status()
+
+    async def attach(self, call: Attach) -> None:
+        """Load a model and return when it is loaded or has failed; :attr:`state` says which."""
+        self._advance(Event.ATTACH, "attach")
+        await self._load(call)
+
+    async def _load(self, call: Attach) -> None:
+        try:
+            config = parse_config((Path(call.model_dir) / "config.json").read_bytes())
+            _, loaded = await asyncio.gather(
+                self.tokenizer.start(Path(call.model_dir)),
+                self.engine.load_model(
+                    LoadModel(
+                        model_dir=call.model_dir,
+                        runtime_dir=call.runtime_dir,
+                        version_digest=call.version_digest,
+                        engine=call.engine,
+                        tenants=call.tenants,
+                        salt_secret=call.salt_secret,
+                    )
+                ),
+            )
+        except (LoadError, ApiError, OSError, ValueError) as error:
+            self.fail(LOAD_FAILED, str(error))
+            return
+        self.shares = call.tenants
+        self.model = Model(call, config, loaded.context_tokens, loaded.kernels)
+        self._advance(Event.LOADED, "loaded")
+        _log.info(
+            "model_loaded",
+            model=call.served_name,
+            kernels=loaded.kernels,
+            context_tokens=loaded.context_tokens,
+            total_blocks=loaded.load.total_blocks,
+            block_size=loaded.load.block_size,
+            load_ms=loaded.load_ms,
+        )
+
+    def mark_ready(self, cause: str) -> None:
+        """A real generation went through the serving path.
+
+        Raises:
+            TransitionError: the replica is not WARMING.
+        """
+        self._advance(Event.VERIFIED, cause)
+
+    def set_shares(self, tenants: dict[str, Share]) -> None:
+        """Give the engine new shares.
+
+        Raises:
+            ValueError: no model is loaded, or the guarantees do not fit the pool.
+        """
+        load = self.engine.load
+        if self.model is None or load is None:
+            raise ValueError("no model is loaded")
+        check_shares(tenants, load.total_blocks, load.block_size)
+        self.shares = tenants
+        self.engine.set_tenants(SetTenants(tenants=tenants))
+
+    def drain(self, deadline_s: float, cause: str) -> None:
+        """Admit nothing more; :attr:`stopped` is set when what ran has ended, at the latest after ``deadline_s``.
+
+        Raises:
+            TransitionError: it drains already, or has stopped.
+        """
+        self._advance(Event.DRAIN, cause)
+        self._spawn(self._finish(deadline_s))
+
+    async def _finish(self, deadline_s: float) -> None:
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._idle.wait()
+        except TimeoutError:
+            _log.warning("drain_deadline", requests=self._requests, deadline_s=deadline_s)
+            self.end_all()
+        self._advance(Event.DRAINED, self.cause)
+        self.stopped.set()
+
+    def end_all(self) -> None:
+        """End what runs with an error for its callers."""
+        self.engine.fail_all(ApiError(Code.SHUTTING_DOWN, "the replica was shut down; try again", retry_after_s=1.0))
+
+    def _abort(self, request_id: str) -> None:
+        error = ApiError(Code.REQUEST_FAILED, "the request was ended by the service")
+        for sequence_id in self.engine.running_ids():
+            if sequence_id.rpartition(".")[0] == request_id:
+                self.engine.fail(sequence_id, error)
+
+    # -- inner life
+
+    def _advance(self, event: Event, cause: str) -> None:
+        old, self.state = self.state, lifecycle.advance(self.state, event)
+        self.cause = cause
+        _log.info("replica_state", old=old.value, new=self.state.value, cause=cause)
+
+    def fail(self, cause: str, detail: str) -> None:
+        """Give up for ever: :attr:`stopped` is set, and ``detail`` says why."""
+        if self.state is not ReplicaState.STOPPED:
+            self.detail = detail
+            _log.error("replica_failed", cause=cause, detail=detail)
+            self._advance(Event.FAILED, cause)
+            self.stopped.set()
+
+    async def _watch_engine(self) -> None:
+        await self.engine.lost.wait()
+        self.fail(ENGINE_LOST, "the engine process ended")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _first(*events: asyncio.Event) -> None:
+        waits = [asyncio.create_task(event.wait()) for event in events]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()

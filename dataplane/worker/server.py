@@ -1,0 +1,249 @@
+"""The server process: sockets, signals, and the order in which everything starts and ends."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import httpx
+import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from dataplane.contracts.replica import Attach, ReplicaState
+from dataplane.spool.shipper import ShipError, Shipper
+from dataplane.spool.writer import SpoolWriter
+from dataplane.worker.app import ABORT_EXTENSION, Receive, Scope, Send, Worker
+from dataplane.worker.control import ControlServer
+from dataplane.worker.lifecycle import TransitionError
+from dataplane.worker.metrics import Metrics
+from dataplane.worker.replica import ENGINE_LOST, LOAD_FAILED, Replica
+from dataplane.worker.settings import Settings, SettingsError
+
+EXIT_STOPPED = 0
+EXIT_FAILED = 1
+EXIT_ENGINE_LOST = 70
+"""EX_SOFTWARE: the fleet starts another process."""
+_LAST_WORDS_S = 2.0
+_FLUSH_S = 5.0
+_FAILURE_LINGER_S = 5.0
+_WRITE_BUFFER_BYTES = 32 * 1024
+_log = structlog.get_logger(__name__)
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with a small write buffer and a way to drop a connection unflushed."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[dict-item]
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: a signal drains the replica first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+async def serve(settings: Settings) -> int:
+    """Run the worker until it is stopped, and return its exit status.
+
+    Raises:
+        SettingsError: a port or a path that cannot be used.
+    """
+    sockets = _listen(settings)
+    spool = _open_spool(settings)
+    replica = Replica(settings.replica_id, settings.stall_s)
+    worker = Worker(
+        replica,
+        Metrics(),
+        spool,
+        trust_header=settings.trust_tenant_header,
+        patience_s=settings.client_patience_s,
+    )
+    app = worker.app()
+    http = _Server(
+        uvicorn.Config(
+            app,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=round(_LAST_WORDS_S),
+        )
+    )
+    serving = asyncio.create_task(http.serve(sockets))
+    control = ControlServer(replica, settings.control_socket) if settings.control_socket else None
+    if control is not None:
+        await control.start()
+    shipper = _shipper(settings)
+    shipping = asyncio.create_task(shipper.run()) if shipper else None
+    _drain_on_signals(replica, settings.drain_s)
+    starting = asyncio.create_task(_start(replica, settings, app, sockets))
+    try:
+        await replica.stopped.wait()
+        if replica.cause == LOAD_FAILED and control is not None:
+            await asyncio.sleep(_FAILURE_LINGER_S)  # the fleet polls for the reason; the exit status cannot carry it
+    finally:
+        starting.cancel()
+        http.should_exit = True
+        await asyncio.gather(serving, starting, return_exceptions=True)
+        if control is not None:
+            await control.stop()
+        await replica.stop()
+        if spool is not None:
+            await spool.close()
+        await _last_shipment(shipper, shipping)
+        if settings.socket is not None:
+            settings.socket.unlink(missing_ok=True)
+    return _exit_status(replica)
+
+
+def _exit_status(replica: Replica) -> int:
+    if replica.cause == ENGINE_LOST:
+        return EXIT_ENGINE_LOST
+    return EXIT_FAILED if replica.detail else EXIT_STOPPED
+
+
+def _listen(settings: Settings) -> list[socket.socket]:
+    sockets = []
+    try:
+        if settings.port is not None:
+            family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+            sockets.append(socket.create_server((settings.host, settings.port), family=family, backlog=1024))
+        if settings.socket is not None:
+            settings.socket.unlink(missing_ok=True)
+            unix = socket.socket(socket.AF_UNIX)
+            unix.bind(str(settings.socket))
+            settings.socket.chmod(0o600)
+            unix.listen(1024)
+            sockets.append(unix)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}" if not sockets and settings.port is not None else settings.socket
+        raise SettingsError(f"cannot listen on {where}: {error.strerror}") from error
+    for listener in sockets:
+        listener.setblocking(False)
+    return sockets
+
+
+def _open_spool(settings: Settings) -> SpoolWriter | None:
+    if settings.spool_dir is None:
+        return None
+    try:
+        return SpoolWriter(settings.spool_dir, settings.replica_id, settings.spool_max_mb * 2**20)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--spool-dir {settings.spool_dir}: {error}") from error
+
+
+def _shipper(settings: Settings) -> Shipper | None:
+    if settings.control_url is None or settings.spool_dir is None:
+        return None
+    secret = os.environ.get("PAGODA_INTERNAL_SECRET")
+    if not secret:
+        raise SettingsError("--control-url needs the environment variable PAGODA_INTERNAL_SECRET")
+    return Shipper(settings.spool_dir, settings.control_url, secret)
+
+
+async def _last_shipment(shipper: Shipper | None, shipping: "asyncio.Task[None] | None") -> None:
+    """Ship the closed spool if that is quick; else it is an orphan that the next process on this node adopts."""
+    if shipper is None or shipping is None:
+        return
+    shipping.cancel()
+    await asyncio.gather(shipping, return_exceptions=True)
+    with contextlib.suppress(ShipError, httpx.HTTPError, OSError, TimeoutError):
+        async with asyncio.timeout(_FLUSH_S):
+            await shipper.flush()
+
+
+def _drain_on_signals(replica: Replica, drain_s: float) -> None:
+    """SIGTERM and SIGINT drain; a second one ends what still runs at once."""
+
+    def handle() -> None:
+        try:
+            replica.drain(drain_s, "signal")
+        except TransitionError:
+            replica.end_all()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, handle)
+
+
+async def _start(replica: Replica, settings: Settings, app: Any, sockets: list[socket.socket]) -> None:  # noqa: ANN401 - an ASGI application
+    await replica.start()
+    if settings.model is None or replica.state is not ReplicaState.WARM_IDLE:
+        return
+    await replica.attach(
+        Attach(
+            deployment_id="",
+            version_id="",
+            version_digest="",
+            owner_tenant_id="",
+            model_dir=str(settings.model.resolve()),
+            runtime_dir=str(settings.runtime_dir),
+            served_name=settings.model.resolve().name,
+            engine=settings.engine,
+            tenants=settings.tenants,
+            salt_secret=secrets.token_bytes(32),
+        )
+    )
+    model = replica.model
+    if model is None:
+        print(f"dataplane.worker: cannot serve {settings.model}: {replica.detail}", file=sys.stderr)
+        return
+    try:
+        await verify(app, model.attach.served_name)
+        replica.mark_ready("own_generation")
+    except (VerificationError, TransitionError) as error:
+        replica.fail("verification_failed", str(error))
+        return
+    load = replica.engine.load
+    pool_tokens = load.total_blocks * load.block_size if load else 0
+    print(
+        f"Serving {model.attach.served_name} at {_address(settings, sockets)}"
+        f" (context {model.context_tokens} tokens, KV pool {pool_tokens} tokens, {model.kernels})",
+        flush=True,
+    )
+
+
+def _address(settings: Settings, sockets: list[socket.socket]) -> str:
+    if settings.port is None:
+        return f"unix:{settings.socket}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{sockets[0].getsockname()[1]}/v1"
+
+
+class VerificationError(Exception):
+    """The model loaded but does not generate."""
+
+
+async def verify(app: Any, model_name: str) -> None:  # noqa: ANN401 - an ASGI application
+    """Make one real generation through the whole serving path but the socket.
+
+    Raises:
+        VerificationError: it failed; the message is the answer's.
+    """
+
+    async def trusted(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "server": ("verification", None)}, receive, send)
+
+    transport = httpx.ASGITransport(app=trusted)
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker", timeout=None) as client:  # noqa: S113
+        body = {"model": model_name, "prompt": "Hello", "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+        answer = await client.post("/v1/completions", json=body)
+    if answer.status_code != httpx.codes.OK or answer.json()["usage"]["completion_tokens"] != 2:
+        raise VerificationError(f"the model's first generation failed: {answer.text}")

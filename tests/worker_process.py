@@ -1,0 +1,168 @@
+"""A real worker process for tests: start it on a folder, wait until it serves, stop it by its process id."""
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+import psutil
+
+START_TIMEOUT_S = 60.0
+
+
+class WorkerProcess:
+    """``python -m dataplane.worker`` with its files in one folder.
+
+    Attributes:
+        port: of ``http://127.0.0.1``, once it serves.
+        socket: the trusted door.
+        control_socket: where the fleet would call.
+        spool_dir: where its usage records are.
+        log_path: what it wrote to standard error.
+
+    Args:
+        folder: short enough for Unix sockets; the worker's files go here.
+        model: a model folder; None starts a worker that waits warm on its control socket.
+        arguments: added to the command line.
+        environment: added to the environment.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        model: Path | None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.model = model
+        self.port = 0
+        self.socket = folder / "http.sock"
+        self.control_socket = folder / "control.sock"
+        self.spool_dir = folder / "spool"
+        self.log_path = folder / "worker.log"
+        self._arguments = list(arguments)
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._process is not None, "the worker is not started"
+        return self._process
+
+    @property
+    def name(self) -> str:
+        """What clients call the model."""
+        assert self.model is not None
+        return self.model.name
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start the process."""
+        command = [
+            sys.executable, "-m", "dataplane.worker", "--port", "0", "--socket", str(self.socket),
+            "--control-socket", str(self.control_socket), "--spool-dir", str(self.spool_dir),
+            "--runtime-dir", str(self.folder / "runtime"), *self._arguments,
+        ]  # fmt: skip
+        if self.model is not None:
+            command += ["--model", str(self.model)]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def wait_ready(self) -> str:
+        """Wait until it serves its model, and return the line it prints; warm ones answer on their control socket."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        if self.model is None:
+            while not self.control_socket.exists():
+                self._check_alive(deadline)
+                time.sleep(0.02)
+            return ""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while not selector.select(timeout=0.5):
+                self._check_alive(deadline)
+        line = self.process.stdout.readline()
+        self._check_alive(deadline, ready=line.startswith("Serving "))
+        self.port = int(line.split("http://")[1].split(":")[1].split("/")[0])
+        return line
+
+    def _check_alive(self, deadline: float, *, ready: bool = False) -> None:
+        ended = self.process.poll()
+        if ended is not None or (not ready and time.monotonic() > deadline):
+            raise RuntimeError(f"the worker did not start (exit {ended}): {self.log_path.read_text()[-4000:]}")
+
+    def client(self, timeout_s: float = 60.0) -> httpx.Client:
+        """A client of the untrusted door."""
+        return httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False)
+
+    def trusted_client(self, timeout_s: float = 60.0) -> httpx.Client:
+        """A client of the trusted door."""
+        transport = httpx.HTTPTransport(uds=str(self.socket))
+        return httpx.Client(base_url="http://worker", transport=transport, timeout=timeout_s, trust_env=False)
+
+    def trusted_async_client(self, timeout_s: float = 60.0) -> httpx.AsyncClient:
+        """An async client of the trusted door."""
+        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
+        return httpx.AsyncClient(base_url="http://worker", transport=transport, timeout=timeout_s, trust_env=False)
+
+    def child(self, module: str) -> psutil.Process:
+        """Return the child that runs ``module``: ``dataplane.worker.engine_process`` or ``dataplane.text.child``."""
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            if module in process.cmdline():
+                return process
+        raise LookupError(module)
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """Drain it and return its exit status."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self._wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """Crash the server process; its children follow it."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self._wait(10)
+
+    def wait(self, timeout_s: float = 30.0) -> int:
+        """Wait until it ends by itself and return its exit status."""
+        return self._wait(timeout_s)
+
+    def _wait(self, timeout_s: float) -> int:
+        status = self.process.wait(timeout_s)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return status
