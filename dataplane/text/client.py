@@ -1,0 +1,354 @@
+"""The parent's side of the tokenizer child: asyncio, restarts, replay.
+
+A hostile tokenizer can end its process. Then the encode call in work fails, and only that one: the next child gets the
+tokens that open decode streams have seen, then the calls that were waiting. The child encodes one text at a time, so
+the client sends one at a time and knows which it was.
+"""
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import structlog
+
+from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.generation import (
+    CloseStream,
+    Decoded,
+    DecodeTokens,
+    EncodeChat,
+    Encoded,
+    EncodeText,
+    FromTokenizer,
+    OpenTokenizer,
+    TokenizerError,
+    TokenizerOpened,
+    ToTokenizer,
+)
+from dataplane.contracts.wire import FrameError, FrameReader, frame
+
+_log = structlog.get_logger(__name__)
+
+_START_TIMEOUT_S = 60.0
+_FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 5.0
+_MAX_DECODE_DEATHS = 3
+"""A decode call that was waiting at so many deaths of the child fails: pure Python, it is not what kills, but it must
+not wait for ever."""
+_CODES = {code.code: code for code in Code}
+
+
+class _Call:
+    """A call that waits for its answer."""
+
+    def __init__(self, message: EncodeText | EncodeChat | DecodeTokens) -> None:
+        self.message = message
+        self.answer: asyncio.Future[Encoded | Decoded] = asyncio.get_running_loop().create_future()
+        self.deaths = 0
+        self.sent_at_s: float | None = None
+
+    def age_s(self) -> float:
+        """How long the child has had it; 0 when it is not sent yet."""
+        return 0.0 if self.sent_at_s is None else asyncio.get_running_loop().time() - self.sent_at_s
+
+    def fail(self, error: ApiError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.exception()  # nobody may be waiting any more: that is no fault to log
+
+
+class _Process:
+    """One child and the socket to it."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def spawn(cls, memory_bytes: int | None) -> "_Process":
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-I", "-m", "dataplane.text.child", "--fd", str(theirs.fileno())]
+            if memory_bytes is not None:
+                command += ["--memory-bytes", str(memory_bytes)]
+            try:
+                # No environment, no other descriptors, no output: a panic of the library may quote a prompt.
+                process = await asyncio.create_subprocess_exec(
+                    *command, env={}, pass_fds=[theirs.fileno()], start_new_session=True, cwd="/",
+                    stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.DEVNULL,
+                )  # fmt: skip
+            except BaseException:
+                ours.close()
+                raise
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        return cls(process, reader, writer)
+
+    def send(self, message: ToTokenizer) -> None:
+        self._writer.write(frame(message))
+
+    async def messages(self) -> AsyncIterator[FromTokenizer]:
+        """Yield answers until the child ends or says something that is not one."""
+        frames: FrameReader[FromTokenizer] = FrameReader(FromTokenizer)
+        with contextlib.suppress(ConnectionError, FrameError):
+            while data := await self._reader.read(1 << 16):
+                for message in frames.feed(data):
+                    yield message
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+    async def close(self) -> int:
+        """End the child and return how it ended."""
+        self.kill()
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+        return await self.process.wait()
+
+
+class TokenizerClient:
+    """Encodes and decodes through a child process, for one model.
+
+    Args:
+        memory_bytes: the child's limit of address space; None is the child's own default.
+        call_timeout_s: after so long without an answer the child counts as hung and is killed.
+    """
+
+    def __init__(self, *, memory_bytes: int | None = None, call_timeout_s: float = 20.0) -> None:
+        self._memory_bytes = memory_bytes
+        self._call_timeout_s = call_timeout_s
+        self._model_dir = ""
+        self._child: _Process | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._opened = TokenizerOpened(vocab_size=0, has_template=False)
+        self._next_call = 0
+        self._decoding: dict[int, _Call] = {}
+        self._encoding: _Call | None = None
+        self._to_encode: deque[_Call] = deque()
+        self._streams: dict[str, list[int]] = {}
+        self.restarts = 0
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the tokenizer's highest id."""
+        return self._opened.vocab_size
+
+    @property
+    def has_template(self) -> bool:
+        """Whether chats can be encoded."""
+        return self._opened.has_template
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, None between two children."""
+        return self._child.process.pid if self._child else None
+
+    async def start(self, model_dir: Path) -> None:
+        """Start the child and open the model folder.
+
+        Raises:
+            ApiError: the tokenizer or the template cannot be loaded; the message says why.
+        """
+        self._model_dir = str(model_dir.resolve())
+        self._child, answers = await self._spawn_opened()
+        self._supervisor = asyncio.create_task(self._supervise(self._child, answers))
+
+    async def stop(self) -> None:
+        """End the child; calls that wait fail."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+            self._supervisor = None
+        self._fail_all(ApiError(Code.SHUTTING_DOWN, "The replica is shutting down."))
+
+    async def encode_text(self, text: str) -> list[int]:
+        """Return the token ids of a plain prompt; control tokens in it are text.
+
+        Raises:
+            ApiError: the text cannot be encoded, or ended the child.
+        """
+        return await self._encode(EncodeText(call=self._new_call(), text=text))
+
+    async def encode_chat(self, messages: bytes) -> list[int]:
+        """Return the token ids of a chat, opened for the assistant's answer.
+
+        Args:
+            messages: JSON of a list of {role, content}, content a string.
+
+        Raises:
+            ApiError: no template, messages that it refuses, or a template that fails.
+        """
+        return await self._encode(EncodeChat(call=self._new_call(), messages=messages))
+
+    async def decode(self, stream: str, token_ids: list[int], *, last: bool = False) -> str:
+        """Return the text that ``token_ids``, the next ones of ``stream``, make certain; ``last`` flushes and forgets.
+
+        Raises:
+            ApiError: the child died too often meanwhile.
+        """
+        message = DecodeTokens(call=self._new_call(), stream=stream, token_ids=token_ids, last=last)
+        call = _Call(message)
+        self._streams.setdefault(stream, [])
+        self._decoding[message.call] = call
+        self._send(call)
+        answer = await self._answered(call)
+        return answer.text if isinstance(answer, Decoded) else ""
+
+    def close_stream(self, stream: str) -> None:
+        """Forget a stream whose rest nobody will read. An unknown one is fine."""
+        if self._streams.pop(stream, None) is not None and self._child is not None:
+            self._child.send(CloseStream(stream=stream))
+
+    def _new_call(self) -> int:
+        if self._supervisor is None:
+            raise ApiError(Code.SHUTTING_DOWN, "The replica is not serving a model.")
+        self._next_call += 1
+        return self._next_call
+
+    async def _encode(self, message: EncodeText | EncodeChat) -> list[int]:
+        call = _Call(message)
+        self._to_encode.append(call)
+        self._encode_next()
+        answer = await self._answered(call)
+        return answer.token_ids if isinstance(answer, Encoded) else []
+
+    async def _answered(self, call: _Call) -> Encoded | Decoded:
+        """Wait for the answer; a child that gives none in time is killed, which restarts it."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._call_timeout_s):
+                    return await asyncio.shield(call.answer)
+            if self._child is not None and call.age_s() >= self._call_timeout_s:
+                _log.warning("tokenizer_hung", pid=self.pid, timeout_s=self._call_timeout_s)
+                self._child.kill()
+
+    def _send(self, call: _Call) -> None:
+        if self._child is not None:  # between two children the replay sends it
+            call.sent_at_s = asyncio.get_running_loop().time()
+            self._child.send(call.message)
+
+    def _encode_next(self) -> None:
+        while self._encoding is None and self._to_encode and self._child is not None:
+            call = self._to_encode.popleft()
+            if call.answer.cancelled():
+                continue
+            self._encoding = call
+            self._send(call)
+
+    async def _spawn_opened(self) -> tuple[_Process, AsyncIterator[FromTokenizer]]:
+        child = await _Process.spawn(self._memory_bytes)
+        try:
+            return child, await self._open(child)
+        except BaseException:
+            await child.close()
+            raise
+
+    async def _open(self, child: _Process) -> AsyncIterator[FromTokenizer]:
+        """Open the model folder; return the answers that follow."""
+        answers = child.messages()
+        child.send(OpenTokenizer(model_dir=self._model_dir))
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                answer = await anext(answers, None)
+        except TimeoutError:
+            raise ApiError(Code.TOKENIZER_FAILED, "The tokenizer took too long to load.") from None
+        if isinstance(answer, TokenizerError):
+            raise _api_error(answer)
+        if not isinstance(answer, TokenizerOpened):
+            raise ApiError(Code.TOKENIZER_FAILED, "The tokenizer ended its process while it was loaded.")
+        self._opened = answer
+        return answers
+
+    async def _supervise(self, child: _Process, answers: AsyncIterator[FromTokenizer]) -> None:
+        while True:
+            try:
+                async for answer in answers:
+                    self._take(answer)
+            finally:
+                self._child = None
+                code = await child.close()
+            self.restarts += 1
+            _log.warning("tokenizer_died", exit_code=code, restarts=self.restarts)
+            self._blame()
+            child, answers = await self._reopened()
+            self._child = child
+            self._replay()
+
+    async def _reopened(self) -> tuple[_Process, AsyncIterator[FromTokenizer]]:
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            try:
+                return await self._spawn_opened()
+            except (ApiError, OSError) as error:
+                _log.error("tokenizer_not_reopened", reason=str(error), backoff_s=backoff_s)
+                self._fail_all(ApiError(Code.INTERNAL, "The tokenizer cannot be started again."))
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
+
+    def _take(self, answer: FromTokenizer) -> None:
+        if isinstance(answer, TokenizerOpened):
+            return
+        call = self._encoding if self._encoding and self._encoding.message.call == answer.call else None
+        if call is not None:
+            self._encoding = None
+            self._encode_next()
+        else:
+            call = self._decoding.pop(answer.call, None)
+        if call is None:  # the answer to a replay
+            return
+        if isinstance(call.message, DecodeTokens):
+            self._note(call.message)
+        if isinstance(answer, TokenizerError):
+            call.fail(_api_error(answer))
+        elif not call.answer.done():
+            call.answer.set_result(answer)
+
+    def _note(self, message: DecodeTokens) -> None:
+        """Keep what the child has seen of a stream, for its successor."""
+        if message.last:
+            self._streams.pop(message.stream, None)
+        elif message.stream in self._streams:
+            self._streams[message.stream] += message.token_ids
+
+    def _blame(self) -> None:
+        """The child is dead: fail the encode call in work, and decode calls that have seen too many deaths."""
+        if self._encoding is not None:
+            self._encoding.fail(ApiError(Code.TOKENIZER_FAILED, "The model's tokenizer failed on this text."))
+            self._encoding = None
+        for number, call in list(self._decoding.items()):
+            call.deaths += 1
+            if call.deaths >= _MAX_DECODE_DEATHS:
+                del self._decoding[number]
+                call.fail(ApiError(Code.TOKENIZER_FAILED, "The model's tokenizer failed on these tokens."))
+
+    def _replay(self) -> None:
+        """Bring a new child to where the dead one was."""
+        for stream, token_ids in self._streams.items():
+            if token_ids:
+                self._next_call += 1
+                seen = DecodeTokens(call=self._next_call, stream=stream, token_ids=token_ids)
+                self._send(_Call(seen))
+        for call in self._decoding.values():
+            self._send(call)
+        self._encode_next()
+
+    def _fail_all(self, error: ApiError) -> None:
+        waiting = [*self._decoding.values(), *self._to_encode, *([self._encoding] if self._encoding else [])]
+        self._decoding.clear()
+        self._to_encode.clear()
+        self._encoding = None
+        self._streams.clear()
+        for call in waiting:
+            call.fail(error)
+
+
+def _api_error(error: TokenizerError) -> ApiError:
+    return ApiError(_CODES.get(error.code, Code.TOKENIZER_FAILED), error.message)

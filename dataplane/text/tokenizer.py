@@ -1,0 +1,272 @@
+"""A model's tokenizer and chat template, as the child uses them.
+
+Who may write a control token: the chat template, the post-processor (a begin-of-text token), nobody else. A plain
+prompt that spells ``<|im_end|>`` gets the tokens of that text; so does a chat message, although the template's own
+``<|im_end|>`` around it is one token.
+
+For a chat that needs care: a message that spells a control token, or begins or ends with a piece of one, is rendered
+with a mark (a private-use character found nowhere in the request) inside that spelling. No control token can match
+across a mark, whatever the template puts beside it. The library then finds the template's control tokens, and the text
+between them is encoded without the marks and without control tokens. A chat without such a message, that is nearly
+every one, is encoded in one go, exactly as transformers does.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from tokenizers import Tokenizer
+
+from dataplane.contracts import strict_json
+from dataplane.contracts.errors import Code
+from dataplane.text.detokenize import Detokenizer, TextStream
+from dataplane.text.template import MAX_TEMPLATE_BYTES, ChatTemplate, TemplateFailed
+from dataplane.text.tokenizer_components import TokenizerRefused
+from dataplane.text.tokenizer_schema import MAX_FILE_BYTES, read_vocabulary
+
+MAX_TEXT_CHARS = 4 * 1024 * 1024
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_MAX_SETTINGS_BYTES = 4 * 1024 * 1024
+_MARKS = range(0x10_0000, 0x10_FFFE)  # plane 16, private use
+
+
+class TextFailed(Exception):
+    """A call that fails alone. ``code`` is an entry of the catalogue of errors."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One message of a chat, its content flattened to text."""
+
+    role: str
+    content: str
+
+
+_messages: Final = msgspec.json.Decoder(list[Message])
+
+
+class ModelTokenizer:
+    """The tokenizer and the template of one model folder.
+
+    Raises:
+        TextFailed: the tokenizer or the template is not one we load.
+    """
+
+    def __init__(self, model_dir: Path) -> None:
+        raw = _read(model_dir / "tokenizer.json", MAX_FILE_BYTES)
+        if raw is None:
+            raise TextFailed(Code.TOKENIZER_FAILED, "the model folder has no tokenizer.json")
+        try:
+            vocabulary = read_vocabulary(raw)
+        except TokenizerRefused as error:
+            raise TextFailed(Code.TOKENIZER_FAILED, f"tokenizer.json: {error.message}. {error.mend}") from error
+        self._library = Tokenizer.from_str(raw.decode())
+        self._specials = tuple(vocabulary.special)
+        self._forbidden = frozenset(vocabulary.special.values()) - {vocabulary.unknown_id}
+        self._detokenizer = Detokenizer(vocabulary.decoder, vocabulary.tokens, frozenset(vocabulary.special.values()))
+        self.vocab_size = vocabulary.size
+        self._template = _load_template(model_dir)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether chats can be rendered."""
+        return self._template is not None
+
+    def stream(self) -> TextStream:
+        """Return a fresh decoding stream."""
+        return self._detokenizer.stream()
+
+    def encode_text(self, text: str) -> list[int]:
+        """Return the ids of a plain prompt, with what the post-processor adds (a begin-of-text token).
+
+        Raises:
+            TextFailed: too long, or nothing to encode.
+        """
+        _check_length(text)
+        return _some(self._encode_plain(text, framed=True))
+
+    def render_chat(self, raw_messages: bytes) -> "RenderedChat":
+        """Render the template over a JSON list of {role, content}.
+
+        Raises:
+            TextFailed: no template, not such a list, an unknown role, or a template that fails.
+        """
+        if self._template is None:
+            raise TextFailed(Code.TEMPLATE_FAILED, "This model has no chat template; call /v1/completions instead.")
+        messages = _parse_messages(raw_messages)
+        mark = _unused_mark([message.content for message in messages])
+        contents = [defuse(message.content, self._specials, mark) for message in messages]
+        fields = [{"role": message.role, "content": text} for message, text in zip(messages, contents, strict=True)]
+        try:
+            prompt = self._template.render(fields)
+        except TemplateFailed as error:
+            raise TextFailed(Code.TEMPLATE_FAILED, str(error)) from error
+        _check_length(prompt)
+        return RenderedChat(prompt, mark if mark in "".join(contents) else None)
+
+    def encode_chat(self, chat: "RenderedChat") -> list[int]:
+        """Return the ids of a rendered chat.
+
+        Raises:
+            TextFailed: nothing to encode.
+        """
+        self._library.encode_special_tokens = False
+        if chat.mark is None:
+            return _some(list(self._library.encode_batch_fast([chat.prompt], add_special_tokens=False)[0].ids))
+        found = self._library.encode_batch([chat.prompt], add_special_tokens=False)[0]
+        token_ids: list[int] = []
+        end = 0
+        for number, (begin, past) in zip(found.ids, found.offsets, strict=True):
+            if number in self._forbidden:
+                token_ids += self._between(chat.prompt[end:begin], chat.mark)
+                token_ids.append(number)
+                end = past
+        return _some(token_ids + self._between(chat.prompt[end:], chat.mark))
+
+    def _between(self, text: str, mark: str) -> list[int]:
+        unmarked = text.replace(mark, "")
+        return self._encode_plain(unmarked, framed=False) if unmarked else []
+
+    def _encode_plain(self, text: str, *, framed: bool) -> list[int]:
+        """Encode text in which nothing is a control token; ``framed`` lets the post-processor add its own."""
+        self._library.encode_special_tokens = True
+        encoding = self._library.encode_batch_fast([text], add_special_tokens=framed)[0]
+        token_ids = list(encoding.ids)
+        if not self._forbidden.isdisjoint(token_ids):
+            # Only a vocabulary built for it gets here: one whose merges spell a control token.
+            pairs = zip(token_ids, encoding.special_tokens_mask, strict=True)
+            if any(number in self._forbidden and not added for number, added in pairs):
+                raise TextFailed(Code.TOKENIZER_FAILED, "The text would become a control token of this model.")
+        return token_ids
+
+
+class RenderedChat(msgspec.Struct, frozen=True):
+    """A prompt out of a template, and the mark inside it, where there is one."""
+
+    prompt: str
+    mark: str | None
+
+
+def defuse(content: str, specials: Sequence[str], mark: str) -> str:
+    """Return ``content`` with ``mark`` inside everything that is, ends like or begins like one of ``specials``.
+
+    A tail that begins a special token, or a head that ends one, could be completed by what the template puts beside it.
+    Marks stand after each character of a tail or spelling and before each of a head, never outside them.
+    """
+    places: set[int] = set()  # a mark goes before the character at this place
+    for special in specials:
+        start = content.find(special)
+        while start >= 0:
+            places.update(range(start + 1, start + len(special)))
+            if len(special) == 1:
+                places.add(start)
+            start = content.find(special, start + 1)
+        for length in range(1, min(len(special) - 1, len(content)) + 1):
+            if content.endswith(special[:length]):
+                places.update(range(len(content) - length + 1, len(content) + 1))
+            if content.startswith(special[-length:]):
+                places.update(range(length))
+    if not places:
+        return content
+    marked = [mark + character if place in places else character for place, character in enumerate(content)]
+    return "".join(marked) + (mark if len(content) in places else "")
+
+
+def _unused_mark(contents: list[str]) -> str:
+    used = set().union(*contents)
+    return next(mark for mark in map(chr, _MARKS) if mark not in used)
+
+
+def _parse_messages(raw: bytes) -> list[Message]:
+    try:
+        messages = _messages.decode(raw)
+    except msgspec.DecodeError as error:
+        raise TextFailed(Code.INVALID_PARAMETER, f"messages: {error}") from error
+    for message in messages:
+        if message.role not in ROLES:
+            known = ", ".join(ROLES)
+            raise TextFailed(Code.INVALID_PARAMETER, f"The role {message.role[:40]!r} is not known; known are {known}.")
+    _check_length(*(message.content for message in messages))
+    return messages
+
+
+def _some(token_ids: list[int]) -> list[int]:
+    if not token_ids:
+        raise TextFailed(Code.INVALID_PARAMETER, "The prompt is empty.")
+    return token_ids
+
+
+def _check_length(*texts: str) -> None:
+    length = sum(map(len, texts))
+    if length > MAX_TEXT_CHARS:
+        raise TextFailed(
+            Code.INVALID_PARAMETER, f"The prompt has {length} characters, the limit is {MAX_TEXT_CHARS} characters."
+        )
+
+
+def _read(path: Path, max_bytes: int) -> bytes | None:
+    """Return the bytes of a file, None when there is none."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(max_bytes + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise TextFailed(Code.TOKENIZER_FAILED, f"cannot read {path.name}: {error.strerror}") from error
+    if len(raw) > max_bytes:
+        raise TextFailed(Code.TOKENIZER_FAILED, f"{path.name} is longer than {max_bytes} bytes")
+    return raw
+
+
+def _load_template(model_dir: Path) -> ChatTemplate | None:
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        raw = _read(model_dir / name, _MAX_SETTINGS_BYTES)
+        if raw is not None:
+            try:
+                settings |= strict_json.loads_object(raw, _MAX_SETTINGS_BYTES)
+            except strict_json.StrictJsonError as error:
+                raise TextFailed(Code.TOKENIZER_FAILED, f"{name}: {error}") from error
+    source = template_source(_read(model_dir / "chat_template.jinja", MAX_TEMPLATE_BYTES), settings)
+    if source is None:
+        return None
+    try:
+        return ChatTemplate(source, named_tokens(settings))
+    except TemplateFailed as error:
+        raise TextFailed(Code.TEMPLATE_FAILED, str(error)) from error
+
+
+def template_source(file: bytes | None, settings: dict[str, Any]) -> str | None:
+    """Return the chat template: the file's, else ``chat_template`` of tokenizer_config.json, else None.
+
+    Raises:
+        TextFailed: not text, or several named templates without one called ``default``.
+    """
+    if file is not None:
+        try:
+            return file.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise TextFailed(Code.TEMPLATE_FAILED, "chat_template.jinja is not UTF-8 text") from error
+    source = settings.get("chat_template")
+    if type(source) is list:
+        named = {entry.get("name"): entry.get("template") for entry in source if type(entry) is dict}
+        source = named.get("default", 0)
+    if source is not None and type(source) is not str:
+        raise TextFailed(Code.TEMPLATE_FAILED, "chat_template of tokenizer_config.json is not a template")
+    return source
+
+
+def named_tokens(settings: dict[str, Any]) -> dict[str, str]:
+    """Return the special tokens that a template may name (``bos_token``, ``eos_token`` ...), by name."""
+    tokens: dict[str, str] = {}
+    for name in ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"):
+        value = settings.get(name)
+        text = value.get("content") if type(value) is dict else value
+        if type(text) is str:
+            tokens[name] = text
+    return tokens
