@@ -5,6 +5,7 @@ The reader trusts nothing of it but its shape: it comes from a process that has 
 
 import hashlib
 from collections.abc import Iterable
+from enum import StrEnum
 
 import msgspec
 
@@ -20,10 +21,26 @@ class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mend: str
 
 
+class CheckState(StrEnum):
+    """How a check ended; NOT_RUN where an earlier one took its ground away."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_RUN = "not_run"
+
+
+class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the checklist."""
+
+    name: str
+    state: CheckState
+
+
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accepted when ``refusals`` is empty: then ``files`` is complete and ``config`` is there.
 
-    ``files`` are sorted by name. ``weight_bytes`` is what the tensors take as they are stored.
+    ``files`` are sorted by name. ``weight_bytes`` is what the tensors take as they are stored. ``checks`` says how far
+    the inspection came. ``kv_bytes_per_token`` is for keys and values in fp32; half of it in fp16.
     """
 
     refusals: tuple[Refusal, ...] = ()
@@ -32,6 +49,10 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_parameters: int = 0
     weight_bytes: int = 0
     has_chat_template: bool = False
+    checks: tuple[Check, ...] = ()
+    digest: str = ""
+    context_tokens: int = 0
+    kv_bytes_per_token: int = 0
 
 
 def version_digest(files: Iterable[VersionFile]) -> str:

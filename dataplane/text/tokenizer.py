@@ -22,12 +22,12 @@ from dataplane.contracts import strict_json
 from dataplane.contracts.errors import Code
 from dataplane.text.detokenize import Detokenizer, TextStream
 from dataplane.text.template import MAX_TEMPLATE_BYTES, ChatTemplate, TemplateFailed
+from dataplane.text.template_source import MAX_SETTINGS_BYTES, SETTINGS, named_tokens, template_source
 from dataplane.text.tokenizer_components import TokenizerRefused
 from dataplane.text.tokenizer_schema import MAX_FILE_BYTES, read_vocabulary
 
 MAX_TEXT_CHARS = 4 * 1024 * 1024
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_MAX_SETTINGS_BYTES = 4 * 1024 * 1024
 _MARKS = range(0x10_0000, 0x10_FFFE)  # plane 16, private use
 
 
@@ -225,48 +225,15 @@ def _read(path: Path, max_bytes: int) -> bytes | None:
 
 def _load_template(model_dir: Path) -> ChatTemplate | None:
     settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        raw = _read(model_dir / name, _MAX_SETTINGS_BYTES)
+    for name in SETTINGS:
+        raw = _read(model_dir / name, MAX_SETTINGS_BYTES)
         if raw is not None:
             try:
-                settings |= strict_json.loads_object(raw, _MAX_SETTINGS_BYTES)
+                settings |= strict_json.loads_object(raw, MAX_SETTINGS_BYTES)
             except strict_json.StrictJsonError as error:
                 raise TextFailed(Code.TOKENIZER_FAILED, f"{name}: {error}") from error
-    source = template_source(_read(model_dir / "chat_template.jinja", MAX_TEMPLATE_BYTES), settings)
-    if source is None:
-        return None
     try:
-        return ChatTemplate(source, named_tokens(settings))
+        source = template_source(_read(model_dir / "chat_template.jinja", MAX_TEMPLATE_BYTES), settings)
+        return None if source is None else ChatTemplate(source, named_tokens(settings))
     except TemplateFailed as error:
         raise TextFailed(Code.TEMPLATE_FAILED, str(error)) from error
-
-
-def template_source(file: bytes | None, settings: dict[str, Any]) -> str | None:
-    """Return the chat template: the file's, else ``chat_template`` of tokenizer_config.json, else None.
-
-    Raises:
-        TextFailed: not text, or several named templates without one called ``default``.
-    """
-    if file is not None:
-        try:
-            return file.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise TextFailed(Code.TEMPLATE_FAILED, "chat_template.jinja is not UTF-8 text") from error
-    source = settings.get("chat_template")
-    if type(source) is list:
-        named = {entry.get("name"): entry.get("template") for entry in source if type(entry) is dict}
-        source = named.get("default", 0)
-    if source is not None and type(source) is not str:
-        raise TextFailed(Code.TEMPLATE_FAILED, "chat_template of tokenizer_config.json is not a template")
-    return source
-
-
-def named_tokens(settings: dict[str, Any]) -> dict[str, str]:
-    """Return the special tokens that a template may name (``bos_token``, ``eos_token`` ...), by name."""
-    tokens: dict[str, str] = {}
-    for name in ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"):
-        value = settings.get(name)
-        text = value.get("content") if type(value) is dict else value
-        if type(text) is str:
-            tokens[name] = text
-    return tokens
