@@ -194,10 +194,14 @@ CELERY_BEAT_SCHEDULE = {"jobs-clock": {"task": "jobs.clock", "schedule": 1.0, "o
 
 JOB_HANDLERS: dict[str, str] = {
     "jobs.prune": "controlplane.jobs.prune.prune",
+    "metering.roll_up": "controlplane.metering.jobs.roll_up",
+    "metering.settle_abandoned": "controlplane.metering.jobs.settle_abandoned",
 }
 """The closed set of job kinds: kind to the dotted path of its handler (controlplane.jobs.run.Handler)."""
 JOB_TICKS: dict[str, int] = {
     "jobs.prune": 3600,
+    "metering.roll_up": 5,
+    "metering.settle_abandoned": 10,
 }
 """The periodic ones: kind to its interval in seconds."""
 

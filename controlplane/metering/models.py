@@ -125,7 +125,8 @@ class UsageRow(models.Model):
 
     class Meta:
         indexes = [
-            models.Index(name="usage_by_tenant", fields=["tenant", "-started_at", "-request_id"]),
+            models.Index(name="usage_by_age", fields=["tenant", "-request_id"]),
+            models.Index(name="usage_by_tenant", fields=["tenant", "started_at"]),
             models.Index(name="usage_open", fields=["seen_at"], condition=Q(state=State.OPEN)),
         ]
         constraints = [

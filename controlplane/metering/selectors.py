@@ -1,0 +1,187 @@
+"""What was used, as the actor may see it: sums from the hours, which are seconds behind; requests from the rows."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+from django.db.models import Count, F, Q, QuerySet, Sum
+from django.db.models.functions import TruncDay
+from django.utils import timezone
+
+from controlplane.metering.models import Price, RejectedRecord, SpoolRecord, UsageHour, UsageRow
+from controlplane.metering.settlement import State
+from dataplane.contracts.usage import UsageRecord
+from tenants.actor import Actor, reading_as, require
+from tenants.errors import Invalid, NotFound
+from tenants.roles import Permission
+
+MAX_PAGE_ROWS = 200
+
+
+class Dimension(StrEnum):
+    """What usage can be broken down by. TENANT is for the platform."""
+
+    TENANT = "tenant"
+    DEPLOYMENT = "deployment"
+    VERSION = "version"
+    KEY = "key"
+    HOUR = "hour"
+    DAY = "day"
+
+
+_COLUMN = {
+    Dimension.TENANT: F("tenant__slug"),
+    Dimension.DEPLOYMENT: F("deployment_id"),
+    Dimension.VERSION: F("version_id"),
+    Dimension.KEY: F("key_id"),
+    Dimension.HOUR: F("hour"),
+    Dimension.DAY: TruncDay("hour", tzinfo=UTC),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    """One line of a breakdown. ``label`` is an id, a tenant's slug, or a time in ISO 8601 (UTC)."""
+
+    label: str
+    requests: int
+    failed_requests: int
+    refused_requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    charge_microusd: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDetail:
+    """One request: its row, and the records it was settled from, in the order they were written."""
+
+    row: UsageRow
+    records: tuple[UsageRecord, ...]
+
+
+def usage(*, actor: Actor, since: datetime, until: datetime, by: Dimension) -> list[UsageLine]:
+    """Return the usage of the hours from ``since`` to before ``until``, a line for each value of ``by``, in its order.
+
+    Raises:
+        Invalid: the span is empty, or the platform's dimension is asked for by a tenant.
+    """
+    require(actor, Permission.USAGE_READ)
+    if since >= until:
+        raise Invalid("The time range is empty.", fields={"until": "Choose a time after since."})
+    if by is Dimension.TENANT and not actor.is_platform:
+        raise Invalid("Only the platform breaks usage down by tenant.", fields={"by": "Choose another."})
+    with reading_as(actor):
+        lines = (
+            _hours(actor)
+            .filter(hour__gte=since, hour__lt=until)
+            .values(value=_COLUMN[by])
+            .annotate(**{field: Sum(field) for field in UsageLine.__dataclass_fields__ if field != "label"})
+            .order_by("value")
+        )
+        return [UsageLine(label=_label(line.pop("value")), **line) for line in lines]
+
+
+def month_usage(*, actor: Actor, now: datetime | None = None) -> UsageLine:
+    """Return what the actor's tenant (or, for the platform, everybody) has used in this UTC month."""
+    require(actor, Permission.USAGE_READ)
+    moment = now or timezone.now()
+    start = moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    fields = [field for field in UsageLine.__dataclass_fields__ if field != "label"]
+    with reading_as(actor):
+        total = (
+            _hours(actor).filter(hour__gte=start, hour__lte=moment).aggregate(**{name: Sum(name) for name in fields})
+        )
+    return UsageLine(label=start.isoformat(), **{name: total[name] or 0 for name in fields})
+
+
+def last_minute(*, actor: Actor) -> tuple[int, int]:
+    """Return (requests, tokens) that began in the last 60 s, to show beside the limits. The limits count elsewhere."""
+    require(actor, Permission.USAGE_READ)
+    since = timezone.now() - timedelta(seconds=60)
+    with reading_as(actor):
+        total = _rows(actor).filter(started_at__gte=since).aggregate(
+            requests=Count("pk"), tokens=Sum(F("prompt_tokens") + F("completion_tokens"))
+        )  # fmt: skip
+    return total["requests"], total["tokens"] or 0
+
+
+def list_requests(
+    *,
+    actor: Actor,
+    limit: int = 50,
+    before: str | None = None,
+    key_id: str | None = None,
+    deployment_id: str | None = None,
+    failed: bool | None = None,
+) -> list[UsageRow]:
+    """Return a page of requests, newest first.
+
+    Args:
+        actor: whose requests.
+        limit: rows of a page, at most 200.
+        before: the id of the last row of the page before: ids sort by the time they were minted.
+        key_id: only this key's.
+        deployment_id: only this deployment's.
+        failed: only those that failed or were refused (True), or only the others (False).
+    """
+    require(actor, Permission.REQUESTS_READ)
+    with reading_as(actor):
+        rows = _rows(actor)
+        if before is not None:
+            rows = rows.filter(pk__lt=before)
+        if key_id is not None:
+            rows = rows.filter(key_id=key_id)
+        if deployment_id is not None:
+            rows = rows.filter(deployment_id=deployment_id)
+        if failed is not None:
+            unwell = Q(outcome__in=["failed", "refused"])
+            rows = rows.filter(unwell) if failed else rows.exclude(unwell)
+        return list(rows.order_by("-request_id")[: min(limit, MAX_PAGE_ROWS)])
+
+
+def get_request(*, actor: Actor, request_id: str) -> RequestDetail:
+    """Return one request with its records.
+
+    Raises:
+        NotFound: there is none for this actor.
+    """
+    require(actor, Permission.REQUESTS_READ)
+    with reading_as(actor):
+        row = _rows(actor).filter(pk=request_id).first()
+        bodies = list(SpoolRecord.objects.filter(request_id=request_id).values_list("body", flat=True))
+    if row is None:
+        raise NotFound("There is no such request.")
+    records = sorted(
+        (msgspec.convert(body, UsageRecord) for body in bodies),
+        key=lambda record: (record.attempt, record.at_ms, record.source, record.sequence),
+    )
+    return RequestDetail(row=row, records=tuple(records))
+
+
+def list_prices(*, actor: Actor) -> list[Price]:
+    """Return the price list, newest first."""
+    require(actor, Permission.USAGE_READ)
+    with reading_as(actor):
+        return list(Price.objects.order_by("deployment_id", "-effective_from"))
+
+
+def count_open(*, actor: Actor) -> tuple[int, int]:
+    """Return how many requests are not settled and how many records were set aside: for those who run the platform."""
+    require(actor, Permission.PLATFORM_FLEET)
+    with reading_as(actor):
+        return UsageRow.objects.filter(state=State.OPEN).count(), RejectedRecord.objects.count()
+
+
+def _rows(actor: Actor) -> QuerySet[UsageRow]:
+    return UsageRow.objects.all() if actor.is_platform else UsageRow.objects.for_tenant(actor.tenant)
+
+
+def _hours(actor: Actor) -> QuerySet[UsageHour]:
+    return UsageHour.objects.all() if actor.is_platform else UsageHour.objects.for_tenant(actor.tenant)
+
+
+def _label(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
