@@ -48,6 +48,6 @@ def _actor(email: str | None) -> Actor:
     if email is None:
         return system_actor("import_model")
     user = User.objects.filter(email=email.lower()).first()
-    if user is None:
-        raise CommandError(f"Nobody signs in as {email}.")
+    if user is None or not user.is_platform_admin:
+        raise CommandError(f"{email} is not the address of a platform admin.")
     return platform_actor(user)
