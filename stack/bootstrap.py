@@ -36,7 +36,8 @@ def main() -> None:
 
 def _ensure_people(home: Home) -> None:
     from tenants.actor import system_actor  # noqa: PLC0415 - models exist once Django is set up
-    from tenants.models import Tenant, User  # noqa: PLC0415
+    from tenants.models import User  # noqa: PLC0415
+    from tenants.selectors import list_tenants  # noqa: PLC0415
     from tenants.services.tenancy import create_tenant, create_user  # noqa: PLC0415
 
     actor = system_actor("bootstrap")
@@ -50,7 +51,7 @@ def _ensure_people(home: Home) -> None:
         )
     if not User.objects.filter(email=USER_EMAIL).exists():
         create_user(actor=actor, email=USER_EMAIL, password=home.secret("user_password"), name="Alice")
-    if not Tenant.objects.filter(slug=TENANT).exists():
+    if all(tenant.slug != TENANT for tenant, _ in list_tenants(actor=actor)):
         owner = User.objects.get(email=USER_EMAIL)
         create_tenant(actor=actor, slug=TENANT, name=TENANT_NAME, owner=owner)
 
