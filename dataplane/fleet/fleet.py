@@ -28,7 +28,7 @@ from dataplane.fleet.settings import Settings
 from dataplane.fleet.table import Table
 
 _STOPPED_ROWS = 20
-_TICK_S = 0.5
+_TICK_S = 0.25
 _log = structlog.get_logger(__name__)
 
 
@@ -52,7 +52,7 @@ class Fleet:
         self._ended: deque[ReplicaReport] = deque(maxlen=_STOPPED_ROWS)
         self._failures: dict[Slot, History] = {}
         self._vacancies: tuple[placement.Vacancy, ...] = ()
-        self._vacancy_ids: dict[tuple[Assignment, int], tuple[str, int]] = {}
+        self._cold: dict[tuple[Assignment, int], ReplicaReport] = {}
         self.journal = Journal(settings.home / "fleet-events.json", settings.hostname)
         self.table = Table(self.journal.node)
         self.metrics = Metrics(lambda: self.table.latest)
@@ -189,6 +189,11 @@ class Fleet:
     def _take_catalog(self, catalog: Catalog) -> None:
         in_use = {replica.assignment.version_digest for replica in self._replicas.values() if replica.assignment}
         self._preparation.keep(catalog.versions, in_use)
+        self._failures = {
+            slot: history
+            for slot, history in self._failures.items()
+            if slot == NEW_PROCESS or slot[0] in catalog.deployments
+        }
         self._wake.set()
 
     def _take_change(self, replica: Replica, old: ReplicaState) -> None:
@@ -248,18 +253,15 @@ class Fleet:
 
     def _cold_rows(self) -> list[ReplicaReport]:
         """Rows of wanted replicas that have no process; each keeps its id and its moment as long as it is missing."""
-        known, self._vacancy_ids = self._vacancy_ids, {}
-        rows = []
+        known, self._cold = self._cold, {}
         for vacancy in self._vacancies:
-            index = sum(assignment == vacancy.assignment for assignment, _ in self._vacancy_ids)
-            key = (vacancy.assignment, index)
-            if key not in known:
-                known[key] = (new_id(Kind.REPLICA), _now_ms())
+            key = (vacancy.assignment, sum(assignment == vacancy.assignment for assignment, _ in self._cold))
+            old = known.get(key)
+            replica_id, since_ms = (old.replica_id, old.since_ms) if old else (new_id(Kind.REPLICA), _now_ms())
+            self._cold[key] = cold_row(vacancy, self.journal.node, replica_id, since_ms)
+            if old is None or old.cause != vacancy.cause:
                 _log.info("fleet.vacancy", deployment_id=vacancy.assignment.deployment_id, cause=vacancy.cause)
-            self._vacancy_ids[key] = known[key]
-            replica_id, since_ms = known[key]
-            rows.append(cold_row(vacancy, self.journal.node, replica_id, since_ms))
-        return rows
+        return list(self._cold.values())
 
     # --- ending
 

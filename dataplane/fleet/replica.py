@@ -41,13 +41,13 @@ _log = structlog.get_logger(__name__)
 class Patience(msgspec.Struct, frozen=True):
     """How long a replica may go without progress, by phase, and the pace of looking; seconds."""
 
-    look_s: float = 0.5
+    look_s: float = 0.25
     start_look_s: float = 0.05
     start_s: float = 120.0
     load_s: float = 60.0
     hang_s: float = 7.0
     drain_s: float = 30.0
-    stop_s: float = 5.0
+    stop_s: float = 10.0
 
 
 class Listener(Protocol):
@@ -238,7 +238,9 @@ class Replica:
             case ReplicaState.DRAINING, _:
                 pass
             case _, ReplicaState.STOPPED:
-                raise _EndedError(status.cause or "it gave up without a cause")
+                raise _EndedError(
+                    ": ".join(filter(None, (status.cause, status.detail))) or "it gave up without a cause"
+                )
             case _, ReplicaState.DRAINING:
                 self._begin_end(f"drains by itself: {status.cause}")
             case _:

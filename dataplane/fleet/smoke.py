@@ -6,7 +6,6 @@ import httpx
 import msgspec
 
 from dataplane.contracts import headers
-from dataplane.contracts.ids import Kind, new_id
 from dataplane.fleet.placement import Assignment
 
 _CONNECT_TIMEOUT_S = 5.0
@@ -31,12 +30,8 @@ async def generate(socket: Path, assignment: Assignment) -> None:
     Raises:
         SmokeError: the connection broke, the answer is an error, or it holds no token.
     """
-    request_headers = {
-        headers.TENANT: assignment.owner_tenant_id,
-        headers.REQUEST_ID: new_id(Kind.REQUEST),
-        headers.DEPLOYMENT: assignment.deployment_id,
-        headers.VERSION: assignment.version_id,
-    }
+    # No tenant and no request id: nobody pays for this one.
+    request_headers = {headers.DEPLOYMENT: assignment.deployment_id, headers.VERSION: assignment.version_id}
     body = {"model": assignment.served_name, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
     try:
         transport = httpx.AsyncHTTPTransport(uds=str(socket))

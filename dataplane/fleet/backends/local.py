@@ -5,12 +5,14 @@ the fleet dies (``leash``); what it left behind is found by the mark in its envi
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import structlog
 
 import dataplane
@@ -23,6 +25,10 @@ _INHERITED = (
     "PAGODA_FAILPOINTS",
 )  # fmt: skip
 _KEPT_LOGS = 40
+_TAIL_BYTES = 8192
+_END_LOOK_S = 0.01
+_END_LOOKS = 500
+_MAX_WORDS_CHARS = 300
 _LEASH = Path(__file__).with_name("leash.py")
 _log = structlog.get_logger(__name__)
 
@@ -42,9 +48,9 @@ class LocalProcess:
     async def wait(self) -> str:
         """Return how the worker ended, with its last words; its children are gone by then too."""
         status = await self._process.wait()
-        _kill_session(self.pid)
+        await _end_session(self.pid)
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-        last_words = _last_line(self._log) if status > 0 else ""
+        last_words = _last_words(self._log) if status > 0 else ""
         return f"{how}: {last_words}" if last_words else how
 
     def terminate(self) -> None:
@@ -118,7 +124,7 @@ class LocalBackend:
     async def sweep(self) -> int:
         """Kill every session that holds a process marked with this home. Safe only while no other fleet runs on it."""
         sessions = set(_marked_sessions(str(self._home)))
-        count = sum(_kill_session(session) for session in sessions)
+        count = sum([await _end_session(session) for session in sessions])
         if count:
             _log.warning("fleet.strays_killed", processes=count)
         return count
@@ -126,42 +132,75 @@ class LocalBackend:
 
 def _marked_sessions(home: str) -> Iterator[int]:
     mark = f"{_MARK}={home}".encode()
-    for pid in _pids():
+    for pid, session in _running():
         try:
             marked = mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            session = os.getsid(pid)
         except OSError:  # it has just ended, or is another user's
             continue
         if marked and session != os.getsid(0):
             yield session
 
 
-def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+def _running() -> Iterator[tuple[int, int]]:
+    """Yield (process id, session id) of every process of this machine that has not ended."""
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            # proc(5): pid (name) state ppid pgrp session ...; the name may hold blanks and parentheses.
+            state, _, _, session = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if state not in "ZX":
+            yield int(name), int(session)
 
 
 def _kill_session(session: int) -> int:
-    """Kill every process of ``session``; return how many. One of them may have made process groups of its own."""
-    count = 0
-    for pid in _pids():
-        try:
-            if os.getsid(pid) == session:
-                os.kill(pid, signal.SIGKILL)
-                count += 1
-        except OSError:
-            continue
+    """Send SIGKILL to every process of ``session``, whatever groups it made; return how many there were."""
+    members = [pid for pid, of in _running() if of == session]
+    for pid in members:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(members)
+
+
+async def _end_session(session: int) -> int:
+    """Kill a session and wait until it is empty; return how many processes it had."""
+    count = left = _kill_session(session)
+    for _ in range(_END_LOOKS):
+        if not left:
+            break
+        await asyncio.sleep(_END_LOOK_S)
+        left = _kill_session(session)
+    if left:
+        _log.error("fleet.processes_do_not_die", session=session, processes=left)
     return count
 
 
-def _last_line(log: Path) -> str:
-    """Return the last line of ``log``: what a program that gives up says why."""
+class _LogLine(msgspec.Struct):
+    event: str
+    level: str = ""
+    detail: str = ""
+
+
+def _last_words(log: Path) -> str:
+    """Return why a worker gave up: its last logged error, or a last line outside its log, as a traceback's."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 2048))
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+    for line in reversed(lines):
+        try:
+            logged = msgspec.json.decode(line, type=_LogLine)
+        except msgspec.DecodeError:
+            if line.strip():
+                return line.strip()[:_MAX_WORDS_CHARS]
+            continue
+        if logged.level in {"error", "critical"}:
+            return (logged.detail or logged.event)[:_MAX_WORDS_CHARS]
+    return ""
 
 
 def _prune_logs(folder: Path) -> None:
