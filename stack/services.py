@@ -74,6 +74,7 @@ def _product(home: Home, embedded: tuple[str, ...]) -> list[Service]:
     after_migration = (*embedded, "database")
     return [
         Service("database", [python, "-m", "stack.database"], needs=embedded, once=True),
+        Service("bootstrap", [python, "-m", "stack.bootstrap"], needs=after_migration, once=True),
         Service(
             "web",
             [*web, "--port", str(home.ports.web), "--no-access-log"],

@@ -17,6 +17,7 @@ from stack.services import Plan, plan
 
 _START_TIMEOUT_S = 180.0
 _POLL_S = 0.1
+_MOST_RESTARTS = 3
 
 
 class Progress:
@@ -74,7 +75,7 @@ def up(home: Home) -> None:
 
 def _finish(home: Home, progress: Progress) -> None:
     _wait_for_services(home, progress)
-    details = _bootstrap(home, progress)
+    details: dict[str, str] = json.loads((home.root / "up.json").read_text())
     _wait_for_model(home, details, progress)
     _print_summary(details, progress)
 
@@ -139,7 +140,7 @@ def _wait_for_services(home: Home, progress: Progress) -> None:
         if not waiting:
             progress.done(f"services: {', '.join(services)}")
             return
-        broken = [name for name in waiting if services[name]["restarts"] >= 3]
+        broken = [name for name in waiting if services[name]["restarts"] >= _MOST_RESTARTS]
         if broken or time.monotonic() > deadline:
             name = (broken or waiting)[0]
             log = home.root / "logs" / f"{name}.log"
@@ -152,20 +153,6 @@ def _tail(path: Path, lines: int = 15) -> str:
     if not path.exists():
         return "(no log yet)"
     return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
-
-
-def _bootstrap(home: Home, progress: Progress) -> dict[str, str]:
-    """Make the first tenant, people, model, deployment and key, each only where it is missing."""
-    progress.waiting("tenant, model, deployment and key")
-    done = subprocess.run(
-        [sys.executable, "-m", "stack.bootstrap"],
-        cwd=REPOSITORY, env=plan(home).environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise StackError(f"The first tenant could not be set up:\n{done.stderr.strip()}")
-    details: dict[str, str] = json.loads((home.root / "up.json").read_text())
-    progress.done(f"tenant {details['tenant']}, model {details['model']}, key")
-    return details
 
 
 def _wait_for_model(home: Home, details: dict[str, str], progress: Progress) -> None:
