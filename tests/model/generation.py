@@ -10,8 +10,11 @@ import transformers
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import Row, RowFailure, Runner
-from dataplane.model.cpu_runner import CpuRunner
+from dataplane.model.cpu_runner import CpuRunner, use_threads
 from dataplane.model.loader import LoadedModel, load
+
+# two OpenMP threads that wait for each other crawl on a machine where something else runs too
+use_threads(1)
 
 BLOCK_SIZE = 8
 GREEDY = SamplingParams(max_tokens=1 << 20, temperature=0.0)
@@ -47,7 +50,7 @@ def make_row(
     return Row(request_id, token_ids, position, block_table, sample, sampling, output_index, ban_token_ids)
 
 
-class Sequence_:
+class Request:
     """A request on its way: its tokens, how many are computed, its blocks."""
 
     def __init__(self, name: str, prompt: list[int], sampling: SamplingParams) -> None:
@@ -78,7 +81,7 @@ def generate(
     """Return the tokens drawn after each prompt, exactly ``max_tokens`` each."""
     free = list(range(num_blocks))
     random.Random(seed).shuffle(free)
-    sequences = [Sequence_(f"r{index}", prompt, sampling(index)) for index, prompt in enumerate(prompts)]
+    sequences = [Request(f"r{index}", prompt, sampling(index)) for index, prompt in enumerate(prompts)]
     for group in [sequences] if batched else [[sequence] for sequence in sequences]:
         while unfinished := [one for one in group if len(one.output) < max_tokens]:
             rows = [_row(one, free, chunk, block_size) for one in unfinished]
@@ -93,7 +96,7 @@ def generate(
     return [one.output for one in sequences]
 
 
-def _row(one: Sequence_, free: list[int], chunk: int, block_size: int) -> Row:
+def _row(one: Request, free: list[int], chunk: int, block_size: int) -> Row:
     end = min(one.computed + chunk, len(one.tokens))
     while len(one.blocks) * block_size < end:
         one.blocks.append(free.pop())
@@ -117,19 +120,25 @@ def reference_model(model_dir: Path) -> transformers.LlamaForCausalLM:
 
 
 @torch.inference_mode()
-def reference_greedy(
-    model: transformers.LlamaForCausalLM, prompt: list[int], max_tokens: int
-) -> tuple[list[int], list[float]]:
-    """Return the oracle's greedy tokens, and for each by how much its logit leads the second best."""
+def reference_greedy(model: transformers.LlamaForCausalLM, prompt: list[int], max_tokens: int) -> list[int]:
+    """Return the oracle's greedy tokens."""
     given = torch.tensor([prompt])
-    out = model.generate(
-        given,
-        attention_mask=torch.ones_like(given),
-        max_new_tokens=max_tokens,
-        return_dict_in_generate=True,
-        output_logits=True,
-    )
-    best = torch.cat(out.logits).topk(2).values
-    tokens = out.sequences[0, len(prompt) :].tolist()
+    out = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=max_tokens)
+    tokens = out[0, len(prompt) :].tolist()
     assert len(tokens) == max_tokens
-    return tokens, (best[:, 0] - best[:, 1]).tolist()
+    return tokens
+
+
+@torch.inference_mode()
+def reference_choices(
+    model: transformers.LlamaForCausalLM, prompt: list[int], output: list[int]
+) -> tuple[list[int], list[float]]:
+    """Return what the oracle chooses at each position of ``output``, and its logit's lead over ``output``'s token.
+
+    ``output`` is the oracle's greedy generation exactly when it equals these choices; one pass tells, instead of one
+    for each token.
+    """
+    logits = model(torch.tensor([prompt + output[:-1]])).logits[0, len(prompt) - 1 :]
+    best = logits.max(dim=-1)
+    leads = best.values - logits.gather(1, torch.tensor(output)[:, None])[:, 0]
+    return best.indices.tolist(), leads.tolist()

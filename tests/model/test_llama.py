@@ -15,8 +15,12 @@ from generation import (
 )
 from tiny_models import make_tiny_llama
 
+from dataplane.engine.runner import Row, RowFailure
 from dataplane.model import batch
 from dataplane.model.cpu_runner import CpuRunner
+from dataplane.model.kv_pool import KvPool
+from dataplane.model.loader import LoadedModel
+from dataplane.model.packing import DTYPES
 
 SHAPES = {
     "grouped_queries": {},
@@ -61,5 +65,106 @@ def test_greedy_tokens_are_those_of_transformers(shape: str, tmp_path: Path) -> 
     runner = poisoned_runner(load_model(folder, tmp_path / "runtime"), NUM_BLOCKS)
     given = prompts(4)
     reference = reference_model(folder)
-    expected = [reference_greedy(reference, prompt, 24)[0] for prompt in given]
+    expected = [reference_greedy(reference, prompt, 24) for prompt in given]
     assert generate(runner, given, 24, num_blocks=NUM_BLOCKS) == expected
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = tmp_path_factory.mktemp("tiny")
+    return load_model(make_tiny_llama(folder / "model", seed=4), folder / "runtime")
+
+
+@pytest.fixture(scope="module")
+def expected(tiny: LoadedModel) -> list[list[int]]:
+    """What the prompts of these tests give, each alone and prefilled whole."""
+    return generate(poisoned_runner(tiny, NUM_BLOCKS), prompts(6), 20, num_blocks=NUM_BLOCKS, chunk=512, batched=False)
+
+
+@pytest.mark.parametrize("batched", [True, False], ids=["batched", "alone"])
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_chunks_and_neighbours_do_not_change_the_tokens(
+    tiny: LoadedModel, expected: list[list[int]], chunk: int, batched: bool
+) -> None:
+    runner = poisoned_runner(tiny, NUM_BLOCKS * 2)
+    drawn = generate(runner, prompts(6), 20, num_blocks=NUM_BLOCKS * 2, chunk=chunk, batched=batched, seed=chunk)
+    assert drawn == expected
+
+
+@pytest.mark.parametrize("block_size", [16, 32])
+def test_block_size_does_not_change_the_tokens(tiny: LoadedModel, expected: list[list[int]], block_size: int) -> None:
+    runner = poisoned_runner(tiny, NUM_BLOCKS, block_size)
+    assert generate(runner, prompts(6), 20, num_blocks=NUM_BLOCKS, block_size=block_size) == expected
+
+
+def test_blocks_freed_full_of_nan_do_not_reach_their_next_owner(tiny: LoadedModel, expected: list[list[int]]) -> None:
+    runner = poisoned_runner(tiny, NUM_BLOCKS)
+    for _ in range(3):
+        assert generate(runner, prompts(6), 20, num_blocks=NUM_BLOCKS, batched=False) == expected
+        runner.pool.data.fill_(torch.nan)
+
+
+def test_without_clearing_the_poison_would_be_seen(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KvPool, "clear", lambda pool, block_ids: None)
+    runner = poisoned_runner(tiny, NUM_BLOCKS)
+    (result,) = runner.execute([make_row("r", [5, 6, 7], 0, [3])])
+    assert isinstance(result, RowFailure)
+
+
+def test_a_row_with_nan_in_its_own_past_fails_alone(tiny: LoadedModel) -> None:
+    runner = poisoned_runner(tiny, NUM_BLOCKS)
+    healthy, sick = [5, 6, 7], list(range(10, 22))
+    runner.execute([make_row("a", healthy, 0, [3]), make_row("b", sick, 0, [7, 1])])
+    (alone,) = runner.execute([make_row("a", [8], 3, [3])])
+    runner.pool.data[:, 7, 2] = torch.nan
+    together = runner.execute([make_row("b", [8], 12, [7, 1]), make_row("a", [8], 3, [3])])
+    assert together[1] == alone
+    assert isinstance(together[0], RowFailure)
+    assert "not finite" in together[0].message
+
+
+def test_running_rows_again_gives_the_same_tokens(tiny: LoadedModel) -> None:
+    runner = poisoned_runner(tiny, NUM_BLOCKS)
+    rows = [make_row("a", [5, 6, 7], 0, [3]), make_row("b", list(range(10, 30)), 0, [7, 1, 9])]
+    assert runner.execute(rows) == runner.execute(rows)
+
+
+def test_results_keep_the_order_of_the_rows_and_are_none_where_nothing_is_drawn(tiny: LoadedModel) -> None:
+    runner = poisoned_runner(tiny, NUM_BLOCKS)
+    chunks = {"a": [5, 6, 7], "b": list(range(10, 40)), "c": [9], "d": [60, 61, 62]}
+    tables = {"a": [3], "b": [7, 1, 9, 2], "c": [30], "d": [31]}
+    alone = [runner.execute([make_row(name, chunks[name], 0, tables[name])])[0] for name in chunks]
+    rows = [make_row(name, chunks[name], 0, tables[name], sample=name != "b") for name in chunks]
+    assert runner.execute(rows) == [alone[0], None, alone[2], alone[3]]
+    assert runner.execute([]) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        (make_row("req_1", [5], 512, list(range(65))), "512"),
+        (make_row("req_1", [], 0, [1]), "positions"),
+        (make_row("req_1", [320], 0, [1]), "vocabulary"),
+        (make_row("req_1", [-1], 0, [1]), "vocabulary"),
+        (make_row("req_1", [5] * 9, 0, [1]), "do not hold 9 tokens"),
+        (make_row("req_1", [5], 0, [NUM_BLOCKS]), "block id"),
+        (make_row("req_1", [5], 0, [-1]), "block id"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_refused_by_name(tiny: LoadedModel, row: Row, wrong: str) -> None:
+    with pytest.raises(ValueError, match=f"req_1.*{wrong}"):
+        poisoned_runner(tiny, NUM_BLOCKS).execute([row])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("fp16", 0.01), ("bf16", 0.1)])
+def test_narrow_weights_give_the_logits_of_rounded_weights(dtype: str, tolerance: float, tmp_path: Path) -> None:
+    folder = make_tiny_llama(tmp_path / "model", seed=5, attention_bias=True)
+    runner = poisoned_runner(load_model(folder, tmp_path / "runtime", dtype), NUM_BLOCKS)
+    reference = reference_model(folder)
+    for parameter in reference.parameters():
+        if parameter.dim() == 2:
+            parameter.data = parameter.data.to(DTYPES[dtype]).float()
+    (prompt,) = prompts(1, seed=3)
+    expected = reference(torch.tensor([prompt])).logits[0].detach()
+    blocks = list(range(NUM_BLOCKS))
+    torch.testing.assert_close(prompt_logits(runner, prompt, blocks), expected, atol=tolerance, rtol=0)
