@@ -84,7 +84,7 @@ class Gateway:
             proxy=Proxy(self.replicas, self.settings.silent_replica_s),
             metrics=self.metrics,
         )
-        return Starlette(
+        app = Starlette(
             routes=[
                 Route("/v1/chat/completions", completions, methods=["POST"]),
                 Route("/v1/completions", completions, methods=["POST"]),
@@ -96,6 +96,8 @@ class Gateway:
             exception_handlers={ApiError: _api_error, HTTPException: _http_error, Exception: _broke},
             lifespan=self._lifespan,
         )
+        app.router.redirect_slashes = False
+        return app
 
     def _watch_gauges(self) -> None:
         for name, text, read in (

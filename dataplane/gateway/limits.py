@@ -23,7 +23,7 @@ from redis.backoff import NoBackoff
 
 from dataplane.contracts.catalog import KeyEntry, TenantEntry
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.gateway.windows import Gauge, Kind, LocalLimits, Scope, Verdict
+from dataplane.gateway.windows import BUCKET_MS, Gauge, Kind, LocalLimits, Scope, Verdict
 
 _PREFIX = "pagoda:limits"
 _GATEWAYS = f"{_PREFIX}:gateways"
@@ -169,14 +169,14 @@ class Limiter:
         if scopes and not self._away:
             verdict, bucket = await self._reserve_in_redis(request_id, scopes, tokens, now_ms)
         if verdict is None:
-            verdict = self._local.judge(scopes, tokens, now_ms, sharers=self._gateways)
+            verdict = self._local.reserve(scopes, request_id, tokens, now_ms, sharers=self._gateways)
+        elif verdict.refused is None:
+            self._local.count(scopes, request_id, tokens, now_ms)
         if verdict.refused is not None:
             raise LimitExceeded(verdict.refused, verdict.gauges, verdict.retry_ms)
-        local_bucket = self._local.count(scopes, request_id, tokens, now_ms)
-        for scope in scopes:
-            if scope.limit(Kind.CONCURRENT) is not None:
-                self._held[_key(scope, Kind.CONCURRENT)].add(request_id)
-        return Reservation(request_id, scopes, tokens, verdict.gauges, bucket, local_bucket)
+        for slot in _slots(scopes):
+            self._held[slot].add(request_id)
+        return Reservation(request_id, scopes, tokens, verdict.gauges, bucket, now_ms // BUCKET_MS)
 
     async def _reserve_in_redis(
         self, request_id: str, scopes: tuple[Scope, ...], tokens: int, now_ms: int
@@ -209,7 +209,7 @@ class Limiter:
             return
         change = tokens - reservation.tokens
         self._local.settle(scopes, request_id, reservation.local_bucket, change, self._now_ms())
-        slots = [_key(scope, Kind.CONCURRENT) for scope in scopes if scope.limit(Kind.CONCURRENT) is not None]
+        slots = _slots(scopes)
         for slot in slots:
             self._held[slot].discard(request_id)
         windows: list[str] = []
@@ -269,6 +269,11 @@ class Limiter:
 
     def _now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms()
+
+
+def _slots(scopes: Iterable[Scope]) -> list[str]:
+    """Return the lease sets that a request of ``scopes`` is in."""
+    return [_key(scope, Kind.CONCURRENT) for scope in scopes if scope.limit(Kind.CONCURRENT) is not None]
 
 
 def _key(scope: Scope, kind: Kind) -> str:

@@ -14,7 +14,7 @@ from dataplane.gateway.rate_headers import Header
 from dataplane.gateway.replicas import Replicas
 from dataplane.gateway.reply import Reply
 from dataplane.gateway.router import Incarnation
-from dataplane.gateway.sse import End, EventStream, StreamError, read_answer
+from dataplane.gateway.sse import End, EventStream, Release, read_answer
 from dataplane.gateway.upstream import ReplicaLost, Upstream
 
 SERVED_VERSION = b"x-served-version"
@@ -61,7 +61,7 @@ class Proxy:
             try:
                 with self._replicas.on(replica):
                     await self._relay(exchange, attempt, replica.socket, reply)
-            except (ReplicaLost, StreamError) as lost:
+            except ReplicaLost as lost:
                 self._replicas.suspect(replica)
                 _log.warning(
                     "replica_lost", request_id=exchange.request_id, replica_id=replica.replica_id, reason=str(lost)
@@ -97,21 +97,27 @@ class Proxy:
             if not piece:
                 raise ReplicaLost("the stream ended without [DONE] or an error")
             release = events.feed(piece)
-            if release is None:
-                continue
-            if attempt.first_token_s is None:
-                attempt.first_token_s = time.monotonic()
-            if events.tally.error is not None and not reply.started and not release.completion_tokens:
-                raise _as_status(events.tally.error)
-            last = events.end in (End.DONE, End.FAILED)
-            if last:
-                # Before the last byte: a caller that sends its next request right after it finds its slot free.
-                await exchange.settle()
-            if not reply.started:
-                reply.headers += _served_headers(exchange, attempt)
-            await reply.stream(release.data, last=last)
-            attempt.delivered_tokens = release.completion_tokens
+            if release is not None:
+                await self._pass_on(exchange, attempt, events, release, reply)
+            if events.fault:
+                raise ReplicaLost(events.fault)
         attempt.finished()
+
+    async def _pass_on(
+        self, exchange: Exchange, attempt: Attempt, events: EventStream, release: Release, reply: Reply
+    ) -> None:
+        if events.tally.error is not None and not reply.started and not release.completion_tokens:
+            raise _as_status(events.tally.error)
+        if attempt.first_token_s is None:
+            attempt.first_token_s = time.monotonic()
+        last = events.end in (End.DONE, End.FAILED)
+        if last:
+            # Before the last byte: a caller that sends its next request right after it finds its slot free.
+            await exchange.settle()
+        if not reply.started:
+            reply.headers += _served_headers(exchange, attempt)
+        await reply.stream(release.data, last=last)
+        attempt.delivered_tokens = release.completion_tokens
 
     async def _relay_whole(self, exchange: Exchange, attempt: Attempt, upstream: Upstream, reply: Reply) -> None:
         body = await upstream.read_all(_MAX_ANSWER_BYTES)

@@ -17,10 +17,6 @@ _DATA = b"data:"
 _METER = b": t="
 
 
-class StreamError(ValueError):
-    """Bytes that are no stream of ours: an event without end, or a meter that does not count."""
-
-
 class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
@@ -80,8 +76,12 @@ class End(Enum):
 
     OPEN = "open"
     HELD = "held"
+    """A finish reason was seen, [DONE] was not."""
     DONE = "done"
     FAILED = "failed"
+    """The replica sent an error event."""
+    BROKEN = "broken"
+    """These bytes are no stream of ours: an event without end, a meter that does not count, [DONE] out of nowhere."""
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -92,25 +92,25 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class EventStream:
-    """Reads the stream of one attempt. ``tally`` and ``end`` say what is known after the last :meth:`feed`."""
+    """Reads the stream of one attempt.
+
+    ``tally`` and ``end`` say what is known after the last :meth:`feed`, ``fault`` why the end is BROKEN.
+    """
 
     def __init__(self) -> None:
         self.tally = Tally()
         self.end = End.OPEN
+        self.fault = ""
         self._buffer = bytearray()
         self._searched = 0
         self._held: list[bytes] = []
         self._released_tokens = 0
 
     def feed(self, data: bytes) -> Release | None:
-        """Take bytes as they come; return what they let go, if anything. After the end, nothing.
-
-        Raises:
-            StreamError: not a stream of ours.
-        """
+        """Take bytes as they come; return what they let go, if anything. After the end, nothing."""
         self._buffer += data
         out: list[bytes] = []
-        while self.end not in (End.DONE, End.FAILED):
+        while self.end in (End.OPEN, End.HELD):
             at = self._buffer.find(b"\n\n", self._searched)
             if at < 0:
                 self._searched = max(0, len(self._buffer) - 1)
@@ -120,7 +120,7 @@ class EventStream:
             self._searched = 0
             self._take(event, out)
         if len(self._buffer) + sum(map(len, self._held)) > MAX_EVENT_BYTES:
-            raise StreamError(f"an event is over {MAX_EVENT_BYTES} bytes")
+            self._break(f"an event is over {MAX_EVENT_BYTES} bytes")
         return Release(b"".join(out), self._released_tokens) if out else None
 
     def _take(self, event: bytes, out: list[bytes]) -> None:
@@ -133,7 +133,7 @@ class EventStream:
             kept.append(line)
             if line.startswith(_DATA):
                 self._read_data(line[len(_DATA) :].strip())
-        if not kept:
+        if not kept or self.end is End.BROKEN:
             return
         text = b"\n".join(kept) + b"\n\n"
         if self.end is End.FAILED:
@@ -147,8 +147,10 @@ class EventStream:
 
     def _read_data(self, data: bytes) -> None:
         if data == _DONE:
-            # Without a finish reason before it the sequence was cut: that is no end.
-            self.end = End.DONE if self.end is End.HELD else self.end
+            if self.end is End.HELD:
+                self.end = End.DONE
+            else:
+                self._break("[DONE] without a finish reason")
             return
         try:
             chunk = _CHUNK.decode(data)
@@ -170,5 +172,9 @@ class EventStream:
                 self.tally.prompt_tokens = int(fields[b"p"])
             if b"c" in fields:
                 self.tally.cached_tokens = int(fields[b"c"])
-        except ValueError as error:
-            raise StreamError(f"a meter line that does not count: {line[:64]!r}") from error
+        except (ValueError, KeyError):
+            self._break(f"a meter line that does not count: {line[:64]!r}")
+
+    def _break(self, fault: str) -> None:
+        if self.end in (End.OPEN, End.HELD):
+            self.end, self.fault = End.BROKEN, fault

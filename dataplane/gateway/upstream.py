@@ -6,7 +6,7 @@ connection that was kept alive too long, and closing it is how the replica learn
 
 import asyncio
 from collections.abc import Iterable
-from typing import Self
+from typing import Self, cast
 
 import httptools
 
@@ -21,8 +21,9 @@ class ReplicaLost(Exception):
 class _Connection(asyncio.Protocol):
     """Parses the answer; pauses the replica while more than the high-water mark is unread."""
 
+    transport: asyncio.Transport
+
     def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self.body = bytearray()
@@ -33,8 +34,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - narrows a type
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -57,7 +57,7 @@ class _Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self.body += body
-        if len(self.body) > _HIGH_WATER_BYTES and self.transport is not None and not self._paused:
+        if len(self.body) > _HIGH_WATER_BYTES and not self._paused:
             self._paused = True
             self.transport.pause_reading()
 
@@ -67,14 +67,13 @@ class _Connection(asyncio.Protocol):
     def take(self) -> bytes:
         data = bytes(self.body)
         self.body.clear()
-        if self._paused and self.transport is not None and not self.transport.is_closing():
+        if self._paused and not self.transport.is_closing():
             self._paused = False
             self.transport.resume_reading()
         return data
 
     def close(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+        self.transport.abort()
 
 
 class Upstream:
@@ -120,7 +119,6 @@ class Upstream:
         lines += [f"content-length: {len(body)}", "connection: close"]
         lines += [f"{name}: {value}" for name, value in headers]
         head = "\r\n".join(lines).encode("ascii") + b"\r\n\r\n"
-        assert self._connection.transport is not None  # noqa: S101 - narrows a type
         self._connection.transport.write(head + body)
 
     async def _wait(self) -> None:

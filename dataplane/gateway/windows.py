@@ -9,7 +9,7 @@ whole limit and then the refill through, up to twice the limit in the first minu
 script what this gateway knows to be in use (a flushed Redis has forgotten it), and is the model of the script's tests.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -173,6 +173,15 @@ def amounts(tokens: int) -> dict[Kind, int]:
     return {Kind.REQUESTS: 1, Kind.TOKENS: tokens, Kind.CONCURRENT: 1}
 
 
+def _limits(scopes: Iterable[Scope]) -> Iterator[tuple[Scope, Kind, int]]:
+    """Yield the limits that are set, in the order of the script's keys."""
+    for scope in scopes:
+        for kind in Kind:
+            limit = scope.limit(kind)
+            if limit is not None:
+                yield scope, kind, limit
+
+
 class LocalLimits:
     """The limits as far as one process can see them."""
 
@@ -183,38 +192,44 @@ class LocalLimits:
         """Return the usage of a scope, empty when it was never seen."""
         return self._usage.setdefault(scope_id, Usage())
 
-    def judge(self, scopes: Iterable[Scope], tokens: int, now_ms: int, sharers: int = 1) -> Verdict:
-        """Say whether a request of ``tokens`` passes all limits, counting nothing.
+    def reserve(self, scopes: Sequence[Scope], request_id: str, tokens: int, now_ms: int, sharers: int = 1) -> Verdict:
+        """Count a request of ``tokens`` in every limit, or, where one refuses it, in none.
 
         ``sharers`` gateways divide the limits; a share is never less than what one request needs, or a tenant of a
         small limit could not call at all.
         """
-        gauges: list[Gauge] = []
-        refused: tuple[int, Gauge] | None = None
-        for scope in scopes:
-            usage = self.usage(scope.id)
-            for kind, amount in amounts(tokens).items():
-                limit = scope.limit(kind)
-                if limit is None:
-                    continue
-                share = limit if sharers == 1 else min(limit, max(limit // sharers, amount))
-                wait_ms = usage.retry_ms(kind, now_ms, amount, share)
-                gauge = Gauge(scope.name, kind, limit, usage.used(kind, now_ms), usage.reset_ms(kind, now_ms))
-                gauges.append(gauge)
-                if wait_ms > (refused[0] if refused else 0):
-                    refused = (wait_ms, gauge)
-        if refused is not None:
-            return Verdict(tuple(gauges), refused[1], refused[0])
-        return Verdict(tuple(gauges))
+        waits_ms: list[tuple[int, str, Kind]] = []
+        for scope, kind, limit in _limits(scopes):
+            amount = amounts(tokens)[kind]
+            share = limit if sharers == 1 else min(limit, max(limit // sharers, amount))
+            waits_ms.append((self.usage(scope.id).retry_ms(kind, now_ms, amount, share), scope.name, kind))
+        longest_ms, refusing, refused_kind = max(waits_ms, key=lambda wait: wait[0], default=(0, "", None))
+        if longest_ms == 0:
+            self.count(scopes, request_id, tokens, now_ms)
+            return Verdict(self._gauges(scopes, now_ms))
+        gauges = self._gauges(scopes, now_ms)
+        refused = next(gauge for gauge in gauges if (gauge.scope, gauge.kind) == (refusing, refused_kind))
+        return Verdict(gauges, refused, longest_ms)
 
-    def count(self, scopes: Iterable[Scope], request_id: str, tokens: int, now_ms: int) -> int:
-        """Count an admitted request; return the bucket of its tokens."""
+    def _gauges(self, scopes: Sequence[Scope], now_ms: int) -> tuple[Gauge, ...]:
+        return tuple(
+            Gauge(
+                scope.name,
+                kind,
+                limit,
+                self.usage(scope.id).used(kind, now_ms),
+                self.usage(scope.id).reset_ms(kind, now_ms),
+            )
+            for scope, kind, limit in _limits(scopes)
+        )
+
+    def count(self, scopes: Iterable[Scope], request_id: str, tokens: int, now_ms: int) -> None:
+        """Count a request that was admitted elsewhere."""
         for scope in scopes:
             usage = self.usage(scope.id)
             usage.requests.add(now_ms, 1)
             usage.tokens.add(now_ms, tokens)
             usage.running.add(request_id)
-        return now_ms // BUCKET_MS
 
     def settle(self, scopes: Iterable[Scope], request_id: str, bucket: int, change: int, now_ms: int) -> None:
         """End a request: correct its tokens by ``change`` and free its slot."""

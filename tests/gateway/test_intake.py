@@ -1,0 +1,68 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataplane.contracts.errors import ApiError
+from dataplane.gateway.intake import estimate_prompt_tokens, parse
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b"[]", "invalid_json"),
+        (b'{"model":"chat","model":"secret"}', "invalid_json"),
+        (b'{"model":"chat","x":{"y":1,"y":2}}', "invalid_json"),
+        (b'{"model":"chat","x":NaN}', "invalid_json"),
+        (b'{"model":"chat","x":1e999}', "invalid_json"),
+        (b'{"model":"chat","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid_json"),
+        ('{"model":"chat"}'.encode("utf-16"), "invalid_json"),
+        (b'\xef\xbb\xbf{"model":"chat"}', "invalid_json"),
+        (b'{"model":"\\ud800"}', "invalid_json"),
+        (b'{"model":"chat\xff"}', "invalid_json"),
+        (b"{}", "invalid_parameter"),
+        (b'{"model":7}', "invalid_parameter"),
+        (b'{"model":""}', "invalid_parameter"),
+        (b'{"model":"chat","stream":"yes"}', "invalid_parameter"),
+        (b'{"model":"' + b"m" * 300 + b'"}', "invalid_parameter"),
+    ],
+    ids=range(17),
+)
+def test_a_body_that_two_readers_could_read_differently_or_that_names_no_model_is_refused(
+    body: bytes, code: str
+) -> None:
+    with pytest.raises(ApiError) as refusal:
+        parse(body)
+    assert refusal.value.code.code == code
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), json_values), st.booleans())
+def test_any_other_object_is_taken_with_its_bytes_untouched(rest: dict, ascii_only: bool) -> None:
+    body = json.dumps(rest | {"model": "chat", "stream": True}, ensure_ascii=ascii_only).encode()
+    taken = parse(body)
+    assert (taken.body, taken.model, taken.stream) == (body, "chat", True)
+
+
+@given(st.sampled_from(["max_tokens", "max_completion_tokens"]), json_values)
+def test_only_a_whole_number_counts_as_max_tokens(name: str, value: object) -> None:
+    taken = parse(json.dumps({"model": "m", name: value}).encode())
+    assert taken.max_tokens == (value if type(value) is int and value >= 0 else None)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"])))
+def test_the_estimate_grows_with_the_text_and_never_exceeds_its_bytes(text: str, more: str) -> None:
+    def estimate(value: str) -> int:
+        return estimate_prompt_tokens(len(value), len(value.encode()))
+
+    assert estimate(text) <= estimate(text + more)
+    assert -(-len(text) // 4) <= estimate(text) <= len(text.encode())
