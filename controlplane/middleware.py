@@ -1,6 +1,7 @@
 """What every request passes: its id, its context for logs and audit rows, and the pages of our errors."""
 
 from collections.abc import Callable
+from urllib.parse import quote
 
 import structlog
 from django.http import HttpRequest, HttpResponse
@@ -50,7 +51,7 @@ class DomainErrorMiddleware:
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return the page of a domain error; leave every other exception alone."""
         if isinstance(error, Unauthenticated):
-            return redirect(f"{reverse('account_login')}?next={request.path}")
+            return redirect(f"{reverse('account_login')}?next={quote(request.get_full_path())}")
         if not isinstance(error, DomainError):
             return None
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), _INTERNAL_ERROR)

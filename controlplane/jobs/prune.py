@@ -8,11 +8,11 @@ from controlplane.jobs import services
 from controlplane.jobs.lease import JobState
 from controlplane.jobs.models import Job
 
-KEPT = timedelta(days=3)
+KEPT = timedelta(days=1)
 
 
 def prune(lease: services.Lease) -> None:
-    """Delete periodic jobs that ended well days ago.
+    """Delete periodic jobs that ended well a day ago.
 
     Others stay: their rows keep an effect from happening twice. Dead ones stay until a person has seen them.
     """
