@@ -24,6 +24,7 @@ class EngineConfig:
         input_weight, output_weight: service units of a computed prompt token and of a sampled token.
         cached_weight: service units of a prompt token found in the cache: no compute, but it holds blocks.
         reclaim_gap_units: how far above the least counter a tenant may be and still reclaim its guarantee.
+        reclaim_recompute_share: tokens that all reclaims together may make others recompute, per token of new work.
         min_run_steps: steps a sequence runs before it may be preempted for somebody else's admission.
         watermark_fraction: part of the pool that new requests above their guarantee leave free for growth and for
             the preempted.
@@ -46,6 +47,7 @@ class EngineConfig:
     output_weight: float = 2.0
     cached_weight: float = 0.25
     reclaim_gap_units: float = 64.0
+    reclaim_recompute_share: float = 0.15
     min_run_steps: int = 16
     watermark_fraction: float = 0.03
     prefix_window: int = 8

@@ -286,7 +286,7 @@ class Engine:
                     message = self._too_large(sequence.num_tokens, tenant.budget)
                     code = Code.REQUEST_TOO_LARGE_FOR_BUDGET
                     self._refused.append(self._end(sequence, FinishReason.ERROR, code, message))
-            self._scheduler.fit_to_cap(tenant)
+        self._scheduler.apply_shares()
 
     def _tenant(self, tenant_id: str) -> TenantQueue:
         tenant = self._queue.tenants.get(tenant_id)

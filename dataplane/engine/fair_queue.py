@@ -18,31 +18,30 @@ from dataplane.engine.tenant_budget import TenantBudget
 
 @dataclass(slots=True)
 class Hold:
-    """A head that found no memory at its turn: others may pass it until each has gained ``allowance``, then wait.
+    """A head that found no memory at its turn: others may pass it until their counters reach ``line``, then they wait.
 
-    The allowance is what the head itself will cost. Counted in steps instead, it would renew itself with every blocked
-    head, and nothing would bound what passes.
+    The line is the virtual time at that moment plus what the head itself will cost, so what passes is bounded. (An
+    allowance counted in steps renews itself with every blocked head. One counted from everybody's own counter lets
+    those who are ahead stay ahead and grow the lead with every blocked head.)
 
     Attributes:
-        allowance: counter units.
-        start: every tenant's counter when the head was found.
-        newcomers: what tenants that came later have gained, together: one by one they would never run out.
+        line: counter units.
+        newcomers_left: what tenants that came later may still gain, together: one by one they would never run out.
+        since: number of the dispatch before it.
     """
 
-    allowance: float
-    start: dict[str, float]
-    newcomers: float = 0.0
+    line: float
+    newcomers_left: float
+    since: int
 
     def admits(self, tenant: "TenantQueue") -> bool:
         """Say whether ``tenant`` may still pass."""
-        start = self.start.get(tenant.id)
-        gained = self.newcomers if start is None else tenant.counter - start
-        return gained < self.allowance
+        return tenant.counter < self.line and (tenant.since <= self.since or self.newcomers_left > 0)
 
     def passed_by(self, tenant: "TenantQueue", gain: float) -> None:
         """Note that ``tenant`` passed with a request that will cost it at least ``gain``."""
-        if tenant.id not in self.start:
-            self.newcomers += gain
+        if tenant.since > self.since:
+            self.newcomers_left -= gain
 
 
 class TenantQueue:
@@ -58,6 +57,7 @@ class TenantQueue:
             that was preempted, so that "the head is blocked" means something.
         eligible: it has a head that passes its cap.
         hold: set while the head is blocked by memory.
+        since: number of the dispatch before it came.
         last_dispatch: number of its last dispatch: ties go to whoever waited longest.
         front_passes: how often the front of the line was passed by a longer cached prefix.
     """
@@ -72,10 +72,11 @@ class TenantQueue:
         "id",
         "last_dispatch",
         "running",
+        "since",
         "waiting",
     )
 
-    def __init__(self, budget: TenantBudget, counter: float) -> None:
+    def __init__(self, budget: TenantBudget, counter: float, since: int) -> None:
         self.id = budget.id
         self.budget = budget
         self.counter = counter
@@ -84,6 +85,7 @@ class TenantQueue:
         self.head: Sequence | None = None
         self.eligible = False
         self.hold: Hold | None = None
+        self.since = since
         self.last_dispatch = 0
         self.front_passes = 0
 
@@ -130,7 +132,7 @@ class FairQueue:
 
     def add_tenant(self, budget: TenantBudget) -> TenantQueue:
         """Open an account at the virtual time."""
-        tenant = TenantQueue(budget, self.virtual_time)
+        tenant = TenantQueue(budget, self.virtual_time, self._dispatches)
         self.tenants[tenant.id] = tenant
         return tenant
 
@@ -165,6 +167,11 @@ class FairQueue:
     def admit(self, sequence: Sequence) -> None:
         """Move the head to the running ones. Its blocks are allocated already."""
         tenant = sequence.tenant
+        was_blocked, tenant.hold, self._least = tenant.hold is not None, None, None
+        self.advance()
+        if was_blocked:
+            # While memory blocked it, it stood outside the virtual time; that must not become credit.
+            self._lift(tenant)
         passed = next(iter(tenant.waiting)) != sequence.request_id
         tenant.front_passes = tenant.front_passes + 1 if passed else 0
         tenant.running[sequence.request_id] = sequence
@@ -187,9 +194,12 @@ class FairQueue:
     def _drop_head(self, tenant: TenantQueue) -> None:
         tenant.head = None
         if tenant.hold is not None:
-            # While memory blocked it, it stood outside the virtual time; that must not become credit.
             tenant.hold = None
-            tenant.counter = max(tenant.counter, self.virtual_time)
+            self._lift(tenant)
+
+    def _lift(self, tenant: TenantQueue) -> None:
+        tenant.counter = max(tenant.counter, self.virtual_time)
+        self._least = None
 
     def _renew_head(self, tenant: TenantQueue) -> None:
         if tenant.head is None and tenant.waiting:
@@ -222,7 +232,7 @@ class FairQueue:
             return
         tenant.eligible = eligible
         if eligible:
-            tenant.counter = max(tenant.counter, self.virtual_time)
+            self._lift(tenant)
             self._eligible[tenant.id] = tenant
         else:
             tenant.hold = None
@@ -242,7 +252,7 @@ class FairQueue:
         tenant.counter += units / tenant.budget.weight
         self._least = None
 
-    def may_reclaim(self, tenant: TenantQueue) -> bool:
+    def is_turn(self, tenant: TenantQueue) -> bool:
         """Say whether it is the tenant's turn, give or take the gap.
 
         The counter decides the order always; a guarantee only lets its owner take blocks back at its turn. If whoever
@@ -252,10 +262,10 @@ class FairQueue:
         return tenant.counter <= least + self._config.reclaim_gap_units
 
     def block(self, tenant: TenantQueue, needed_tokens: int) -> Hold:
-        """Note that the head of ``tenant`` found no memory; the snapshot is taken once per head."""
+        """Note that the head of ``tenant`` found no memory; the line is drawn once per head."""
         if tenant.hold is None:
-            allowance = self._config.input_weight * needed_tokens / tenant.budget.weight
-            tenant.hold = Hold(allowance, {other.id: other.counter for other in self.tenants.values()})
+            cost = self._config.input_weight * needed_tokens / tenant.budget.weight
+            tenant.hold = Hold(self.virtual_time + cost, cost, self._dispatches)
             self._least = None
         return tenant.hold
 

@@ -5,6 +5,7 @@ the most to lose and must be able to finish.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.sequence import Sequence
@@ -76,3 +77,50 @@ def _settled(tenant: TenantQueue, step: int, min_run_steps: int) -> list[Sequenc
         if not sequence.is_recomputing and step - sequence.running_since_step >= min_run_steps
     ]
     return sorted(settled, key=lambda sequence: sequence.arrival)
+
+
+@dataclass(slots=True)
+class _Account:
+    credit_tokens: float
+    seen_work_tokens: int
+
+
+class ReclaimCredit:
+    """Keeps the recompute that reclaims cause below a fixed share of the work, whoever reclaims and aborts.
+
+    For every token computed for the first time, by anybody, a tenant may make others recompute ``share`` tokens times
+    its part of all guarantees. So all reclaims together stay below ``share`` of the first-time work, plus one burst (a
+    tenant's guarantee) and what its last reclaim cost; and nobody can use up the credit of another. A tenant without
+    credit waits like a borrower, with memory held back for it.
+
+    Args:
+        share: recomputed tokens per first-time token.
+    """
+
+    def __init__(self, share: float) -> None:
+        self.work_tokens = 0
+        self.all_guarantees_tokens = 0
+        self._share = share
+        self._accounts: dict[str, _Account] = {}
+
+    def has(self, tenant_id: str, guarantee_tokens: int) -> bool:
+        """Say whether the tenant may reclaim now. A reclaim may cost more than is left: the debt is worked off."""
+        return self._earn(tenant_id, guarantee_tokens).credit_tokens > 0
+
+    def spend(self, tenant_id: str, recomputed_tokens: int) -> None:
+        """Take off what a victim of the tenant had to compute again; what it found in the cache costs nothing."""
+        if tenant_id in self._accounts:
+            self._accounts[tenant_id].credit_tokens -= recomputed_tokens
+
+    def set_guarantees(self, guarantees_tokens: dict[str, int]) -> None:
+        """Take new guarantees; credit that was earned is kept."""
+        self.all_guarantees_tokens = sum(guarantees_tokens.values())
+        self._accounts = {id_: account for id_, account in self._accounts.items() if guarantees_tokens.get(id_)}
+
+    def _earn(self, tenant_id: str, guarantee_tokens: int) -> _Account:
+        account = self._accounts.setdefault(tenant_id, _Account(guarantee_tokens, self.work_tokens))
+        rate = self._share * guarantee_tokens / max(1, self.all_guarantees_tokens)
+        earned = (self.work_tokens - account.seen_work_tokens) * rate
+        account.credit_tokens = min(guarantee_tokens, account.credit_tokens + earned)
+        account.seen_work_tokens = self.work_tokens
+        return account

@@ -12,7 +12,7 @@ from dataplane.engine.block_list import Block
 from dataplane.engine.block_pool import BlockPool
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import FairQueue, Hold, TenantQueue
-from dataplane.engine.preemption import growth_victim, reclaim_victims, slot_victim
+from dataplane.engine.preemption import ReclaimCredit, growth_victim, reclaim_victims, slot_victim
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.sequence import Sequence
 
@@ -80,6 +80,7 @@ class Scheduler:
         self._config = config
         self._pool = pool
         self._prefix_cache = prefix_cache
+        self._credit = ReclaimCredit(config.reclaim_recompute_share)
         self._watermark_blocks = int(config.num_blocks * config.watermark_fraction)
 
     # one step
@@ -100,6 +101,9 @@ class Scheduler:
         sequence.charged_tokens = max(sequence.charged_tokens, min(end, sequence.num_prompt_tokens))
         if sequence.is_recomputing and end >= sequence.high_water_tokens:
             sequence.running_since_step = self.step_number
+        recomputed_tokens = max(0, min(end, sequence.high_water_tokens) - start)
+        self._credit.work_tokens += num_tokens - recomputed_tokens
+        self._credit.spend(sequence.reclaimed_by, recomputed_tokens)
         sequence.num_computed_tokens = end
         sequence.high_water_tokens = max(sequence.high_water_tokens, end)
         self._prefix_cache.register(sequence, start)
@@ -118,12 +122,16 @@ class Scheduler:
         else:
             self.queue.withdraw(sequence)
 
-    def fit_to_cap(self, tenant: TenantQueue) -> None:
-        """After the tenant's cap changed: preempt its newest and evict its cache until it is within the cap."""
-        while tenant.budget.owned_blocks > tenant.budget.cap_blocks:
-            self._preempt(tenant.newest_running())
-        self._pool.trim(tenant.budget)
-        self.queue.refresh(tenant)
+    def apply_shares(self) -> None:
+        """After shares were changed: preempt each tenant's newest and evict its cache until it is within its cap."""
+        tenants = list(self.queue.tenants.values())
+        size = self._config.block_size
+        self._credit.set_guarantees({tenant.id: tenant.budget.guarantee_blocks * size for tenant in tenants})
+        for tenant in tenants:
+            while tenant.budget.owned_blocks > tenant.budget.cap_blocks:
+                self._preempt(tenant.newest_running())
+            self._pool.trim(tenant.budget)
+            self.queue.refresh(tenant)
 
     # decoding, growth and preemption
 
@@ -158,6 +166,7 @@ class Scheduler:
             step.closed = True  # an admission now would take the room that was just made
         sequence.table.deallocate(self._pool)
         sequence.num_computed_tokens = 0
+        sequence.reclaimed_by = ""
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         del self.running[sequence.request_id]
@@ -184,8 +193,11 @@ class Scheduler:
         turns = self._turns(step, prefills)
         while turns and step.tokens_left > 0:
             tenant = self.queue.tenants[heappop(turns)[-1]]
-            self.queue.advance()
-            sequence = self._next_prefill(tenant, prefills) or self._admit_head(tenant, step)
+            sequence = self._next_prefill(tenant, prefills)
+            if sequence is not None:
+                self.queue.advance()
+            else:
+                sequence = self._admit_head(tenant, step)
             if sequence is None:
                 continue
             self.queue.mark_dispatched(tenant)
@@ -253,11 +265,16 @@ class Scheduler:
             victims = [victim]
         for victim in victims:
             self._preempt(victim, step)
+            victim.reclaimed_by = tenant.id
         return head if self._admit(head, need, prepaid=bool(victims), step=step) else None
 
     def _may_take_slot(self, tenant: TenantQueue, need: Need) -> bool:
         """Say whether the tenant may preempt for a slot: a guarantee is worth nothing without one."""
-        return not tenant.running and self._within_guarantee(tenant, need) and self.queue.may_reclaim(tenant)
+        return not tenant.running and self._within_guarantee(tenant, need) and self._may_reclaim(tenant)
+
+    def _may_reclaim(self, tenant: TenantQueue) -> bool:
+        guarantee_tokens = tenant.budget.guarantee_blocks * self._config.block_size
+        return self.queue.is_turn(tenant) and self._credit.has(tenant.id, guarantee_tokens)
 
     def _memory_victims(self, head: Sequence, need: Need, step: Step) -> list[Sequence] | None:
         """Return whom to preempt for the memory of ``head``: nobody, some, or None when it must wait."""
@@ -265,7 +282,7 @@ class Scheduler:
         if self._within_guarantee(head.tenant, need):
             if shortfall_blocks <= 0:
                 return []
-            if not self.queue.may_reclaim(head.tenant):
+            if not self._may_reclaim(head.tenant):
                 return None
             tenants = self.queue.tenants.values()
             return reclaim_victims(shortfall_blocks, tenants, self.step_number, self._config.min_run_steps)
@@ -275,7 +292,9 @@ class Scheduler:
         return [] if shortfall_blocks + left_free <= 0 else None
 
     def _hold_for(self, head: Sequence, need: Need, step: Step) -> None:
-        step.holds.append(self.queue.block(head.tenant, head.num_tokens))
+        hold = self.queue.block(head.tenant, head.num_tokens)
+        if head.tenant.budget.owned_blocks + need.owned_blocks <= self._config.num_blocks:
+            step.holds.append(hold)  # else it waits for blocks of its own tenant: to stop others would only idle
         if self._within_guarantee(head.tenant, need):
             step.reserved_blocks += need.owned_blocks
         if len(step.holds) >= MAX_HOLDS_PER_STEP:
@@ -314,6 +333,8 @@ class Scheduler:
 
     def _passes_cap(self, sequence: Sequence) -> bool:
         budget = sequence.tenant.budget
+        if budget.cap_blocks == self._config.num_blocks:
+            return True  # no cap of its own: what stands in its way is memory, and memory-blocked heads keep their turn
         room_blocks = budget.cap_blocks - budget.owned_blocks
         needed_blocks = self._config.blocks_for(sequence.num_tokens)
         return needed_blocks <= room_blocks or self._need(sequence).owned_blocks <= room_blocks

@@ -30,6 +30,7 @@ class Sequence:
         prefix_tokens: leading tokens found in the cache when it was last admitted.
         cached_tokens: leading tokens found in the cache when it was first admitted; None before.
         running_since_step: the step of its admission, or the one in which it had caught up after a preemption.
+        reclaimed_by: tenant that preempted it for its guarantee, until it is preempted again; else empty.
         num_preemptions: how often it had to start over.
     """
 
@@ -43,6 +44,7 @@ class Sequence:
         "num_preemptions",
         "num_prompt_tokens",
         "prefix_tokens",
+        "reclaimed_by",
         "request_id",
         "running_since_step",
         "sampling",
@@ -77,6 +79,7 @@ class Sequence:
         self.prefix_tokens = 0
         self.cached_tokens: int | None = None
         self.running_since_step = 0
+        self.reclaimed_by = ""
         self.num_preemptions = 0
 
     @property
