@@ -33,7 +33,7 @@ class Kind(StrEnum):
     AUDIT = "aud"
 
 
-_PATTERN = re.compile(rf"^({'|'.join(Kind)})_[0-7][{_ALPHABET}]{{{_BODY_CHARS - 1}}}$")
+_PATTERN = re.compile(rf"({'|'.join(Kind)})_[0-7][{_ALPHABET}]{{{_BODY_CHARS - 1}}}")
 
 
 def encode(kind: Kind, unix_ms: int, randomness: int) -> str:
@@ -58,4 +58,4 @@ def new_id(kind: Kind) -> str:
 
 def is_id(text: str, kind: Kind) -> bool:
     """Say whether ``text`` is a well-formed id of ``kind``; nothing is looked up."""
-    return _PATTERN.match(text) is not None and text.startswith(f"{kind}_")
+    return _PATTERN.fullmatch(text) is not None and text.startswith(f"{kind}_")

@@ -20,8 +20,8 @@ _LOOKUP_CHARS = 8
 _SECRET_CHARS = 32  # 190 bits
 _CRC_CHARS = 6
 _PATTERN = re.compile(
-    rf"^{PREFIX}_(?P<env>{'|'.join(ENVIRONMENTS)})_(?P<lookup>[0-9A-Za-z]{{{_LOOKUP_CHARS}}})"
-    rf"_(?P<secret>[0-9A-Za-z]{{{_SECRET_CHARS}}})_(?P<crc>[0-9A-Za-z]{{{_CRC_CHARS}}})$",
+    rf"{PREFIX}_(?P<env>{'|'.join(ENVIRONMENTS)})_(?P<lookup>[0-9A-Za-z]{{{_LOOKUP_CHARS}}})"
+    rf"_(?P<secret>[0-9A-Za-z]{{{_SECRET_CHARS}}})_(?P<crc>[0-9A-Za-z]{{{_CRC_CHARS}}})",
     re.ASCII,
 )
 
@@ -58,7 +58,7 @@ def assemble(env: str, lookup: str, secret: str) -> str:
     """
     head = f"{PREFIX}_{env}_{lookup}_{secret}"
     text = f"{head}_{_checksum(head)}"
-    if _PATTERN.match(text) is None:
+    if _PATTERN.fullmatch(text) is None:
         raise ValueError("env, lookup or secret is not of the form a key has")
     return text
 
@@ -82,7 +82,7 @@ def new_lookup() -> str:
 
 def parse(text: str) -> ParsedKey | None:
     """Return the parts of ``text``, or None when form or checksum are wrong."""
-    match = _PATTERN.match(text)
+    match = _PATTERN.fullmatch(text)
     if match is None or not hmac.compare_digest(_checksum(text[: -_CRC_CHARS - 1]), match["crc"]):
         return None
     return ParsedKey(env=match["env"], lookup=match["lookup"], text=text)

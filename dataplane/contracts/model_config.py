@@ -192,7 +192,7 @@ class _Fields:
 
     def family(self) -> str:
         family = self._values.get("model_type")
-        if family not in _CLASSES:
+        if type(family) is not str or family not in _CLASSES:
             self.refuse("model_type", f"{_shown(family)} is not supported", f"Supported are {', '.join(_CLASSES)}.")
         architectures = self._values.get("architectures")
         if architectures is not None and architectures != [_CLASSES[family]]:
@@ -201,7 +201,7 @@ class _Fields:
                 f"{_shown(architectures)} is not supported",
                 f"Supported for {family} is [{_CLASSES[family]!r}].",
             )
-        return str(family)
+        return family
 
     def refuse_what_we_do_not_compute(self, family: str) -> None:
         for field, why in _REFUSED.items():

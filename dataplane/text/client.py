@@ -27,7 +27,6 @@ from dataplane.contracts.generation import (
     OpenTokenizer,
     TokenizerError,
     TokenizerOpened,
-    ToTokenizer,
 )
 from dataplane.contracts.wire import FrameError, FrameReader, frame
 
@@ -42,10 +41,18 @@ _CODES = {code.code: code for code in Code}
 
 
 class _Call:
-    """A call that waits for its answer."""
+    """A call that waits for its answer.
+
+    Raises:
+        ApiError: it cannot be sent: a lone surrogate, or longer than a frame.
+    """
 
     def __init__(self, message: EncodeText | EncodeChat | DecodeTokens) -> None:
         self.message = message
+        try:
+            self.frame = frame(message)
+        except (FrameError, UnicodeEncodeError) as error:
+            raise ApiError(Code.INVALID_PARAMETER, f"The prompt cannot be encoded: {error}") from error
         self.answer: asyncio.Future[Encoded | Decoded] = asyncio.get_running_loop().create_future()
         self.deaths = 0
         self.sent_at_s: float | None = None
@@ -90,8 +97,9 @@ class _Process:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         return cls(process, reader, writer)
 
-    def send(self, message: ToTokenizer) -> None:
-        self._writer.write(frame(message))
+    def send(self, raw: bytes) -> None:
+        """Send one frame."""
+        self._writer.write(raw)
 
     async def messages(self) -> AsyncIterator[FromTokenizer]:
         """Yield answers until the child ends or says something that is not one."""
@@ -205,7 +213,7 @@ class TokenizerClient:
     def close_stream(self, stream: str) -> None:
         """Forget a stream whose rest nobody will read. An unknown one is fine."""
         if self._streams.pop(stream, None) is not None and self._child is not None:
-            self._child.send(CloseStream(stream=stream))
+            self._child.send(frame(CloseStream(stream=stream)))
 
     def _new_call(self) -> int:
         if self._supervisor is None:
@@ -233,7 +241,7 @@ class TokenizerClient:
     def _send(self, call: _Call) -> None:
         if self._child is not None:  # between two children the replay sends it
             call.sent_at_s = asyncio.get_running_loop().time()
-            self._child.send(call.message)
+            self._child.send(call.frame)
 
     def _encode_next(self) -> None:
         while self._encoding is None and self._to_encode and self._child is not None:
@@ -254,7 +262,7 @@ class TokenizerClient:
     async def _open(self, child: _Process) -> AsyncIterator[FromTokenizer]:
         """Open the model folder; return the answers that follow."""
         answers = child.messages()
-        child.send(OpenTokenizer(model_dir=self._model_dir))
+        child.send(frame(OpenTokenizer(model_dir=self._model_dir)))
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 answer = await anext(answers, None)
