@@ -1,53 +1,49 @@
-"""A Hugging Face checkpoint as memory-mapped tensors: safetensors files, whole or sharded, read within bounds.
+"""A Hugging Face checkpoint as memory-mapped tensors: nothing is copied until a tensor is used.
 
-Format: an 8-byte little-endian header length, a JSON header ``{name: {dtype, shape, data_offsets}}``, then the bytes.
-Only the header is parsed; nothing is copied until a tensor is used.
+Headers and the set of tensors are checked by the inspector's own code, so that what it accepts is what is read here.
 """
 
-import math
-import re
-import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dataplane.contracts import strict_json
+from dataplane.contracts.model_config import ModelConfig
+from dataplane.inspect import names
+from dataplane.inspect.checkpoint import check_tensors
+from dataplane.inspect.refusals import Refused
+from dataplane.inspect.safetensors_header import Tensor as Place
+from dataplane.inspect.safetensors_header import header_length, read_header
 
-MAX_HEADER_BYTES = 16 * 1024 * 1024
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.safetensors")
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read; the message names the file or tensor and what is wrong."""
+    """A checkpoint that cannot be read; the message names the file, what is wrong and what to do."""
 
 
 class Checkpoint:
-    """The tensors of ``model_dir``, which must be exactly ``expected`` (name to shape).
+    """The tensors of ``model_dir``, which must be exactly those of ``config``.
 
     Raises:
         CheckpointError: a file is missing or malformed, or the tensors differ from those expected.
     """
 
-    def __init__(self, model_dir: Path, expected: dict[str, tuple[int, ...]]) -> None:
+    def __init__(self, model_dir: Path, config: ModelConfig) -> None:
+        places: dict[str, dict[str, Place]] = {}
         self._tensors: dict[str, Tensor] = {}
         for path in weight_files(model_dir):
-            for name, tensor in _mapped(path).items():
-                if name in self._tensors:
-                    raise CheckpointError(f"{path.name}: the tensor {name} is in another file too")
-                self._tensors[name] = tensor
-        for name, shape in expected.items():
-            if name not in self._tensors:
-                raise CheckpointError(f"{model_dir.name}: the tensor {name} is missing")
-            if self._tensors[name].shape != shape:
-                raise CheckpointError(f"{name} has shape {list(self._tensors[name].shape)}, expected {list(shape)}")
-        unknown = sorted(self._tensors.keys() - expected.keys())
-        if unknown:
-            raise CheckpointError(f"{model_dir.name}: the tensor {unknown[0][:100]!r} is not part of this architecture")
+            places[path.name] = _header(path)
+            # copy on write: torch wants writable memory, and nothing here writes
+            raw = torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))
+            self._tensors |= {name: _mapped(raw, place) for name, place in places[path.name].items()}
+        if sum(map(len, places.values())) != len(self._tensors):
+            raise CheckpointError(f"{model_dir.name}: a tensor is in more than one file")
+        try:
+            check_tensors(config, places)
+        except Refused as error:
+            raise CheckpointError(_sentence(model_dir.name, error)) from error
 
     @property
     def total_bytes(self) -> int:
@@ -60,60 +56,35 @@ class Checkpoint:
 
 
 def weight_files(model_dir: Path) -> list[Path]:
-    """Return the safetensors files of ``model_dir`` in order of their names.
+    """Return the one safetensors file of ``model_dir``, or its shards in order.
 
     Raises:
-        CheckpointError: there are none, or the index is malformed.
+        CheckpointError: there are none.
     """
-    if (model_dir / _WHOLE).is_file():
-        return [model_dir / _WHOLE]
-    index = model_dir / _INDEX
-    if not index.is_file():
-        raise CheckpointError(f"{model_dir} holds neither {_WHOLE} nor {_INDEX}")
+    if (model_dir / names.WEIGHTS).is_file():
+        return [model_dir / names.WEIGHTS]
+    shards = sorted(path for path in model_dir.glob("*") if names.SHARD.fullmatch(path.name) and path.is_file())
+    if not shards:
+        raise CheckpointError(f"{model_dir} holds neither {names.WEIGHTS} nor shards of it")
+    return shards
+
+
+def _header(path: Path) -> dict[str, Place]:
+    file_bytes = path.stat().st_size
     try:
-        weight_map = strict_json.loads_object(index.read_bytes(), MAX_HEADER_BYTES).get("weight_map")
-    except strict_json.StrictJsonError as error:
-        raise CheckpointError(f"{_INDEX}: {error}") from error
-    names = set(weight_map.values()) if type(weight_map) is dict else set()
-    if not names or not all(type(name) is str and _FILE_NAME.fullmatch(name) for name in names):
-        raise CheckpointError(f"{_INDEX}: weight_map does not map tensors to files of this folder")
-    missing = sorted(name for name in names if not (model_dir / name).is_file())
-    if missing:
-        raise CheckpointError(f"{missing[0]} is named by {_INDEX} and missing")
-    return [model_dir / name for name in sorted(names)]
+        with path.open("rb") as file:
+            return read_header(file.read(header_length(file.read(8), file_bytes)), file_bytes)
+    except Refused as error:
+        raise CheckpointError(_sentence(path.name, error)) from error
 
 
-def _mapped(path: Path) -> dict[str, Tensor]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
-        if length > min(size - 8, MAX_HEADER_BYTES):
-            raise CheckpointError(f"{path.name}: the header is cut off or longer than {MAX_HEADER_BYTES} bytes")
-        raw = file.read(length)
-    try:
-        header = strict_json.loads_object(raw, MAX_HEADER_BYTES)
-    except strict_json.StrictJsonError as error:
-        raise CheckpointError(f"{path.name}: in the header, {error}") from error
-    header.pop("__metadata__", None)
-    if size == 8 + length:
-        raise CheckpointError(f"{path.name}: there are no tensors")
-    # copy on write: torch wants writable memory, and nothing here writes
-    body = torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c", offset=8 + length))
-    return {name: _tensor(path.name, name, entry, body) for name, entry in header.items()}
+def _mapped(raw: Tensor, place: Place) -> Tensor:
+    dtype = _DTYPES[place.dtype]
+    tensor = raw[place.begin : place.end]
+    if place.begin % dtype.itemsize:
+        tensor = tensor.clone()
+    return tensor.view(dtype).view(place.shape)
 
 
-def _tensor(file_name: str, name: str, entry: Any, body: Tensor) -> Tensor:  # noqa: ANN401 - a stranger's JSON
-    match entry:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]} if dtype in _DTYPES:
-            sizes = [size for size in shape if type(size) is int and 0 < size < 1 << 40]
-            wanted = math.prod(sizes) * _DTYPES[dtype].itemsize
-            if len(sizes) == len(shape) <= 2 and begin >= 0 and end <= len(body) and end - begin == wanted:
-                raw = body[begin:end]
-                aligned = raw if raw.data_ptr() % _DTYPES[dtype].itemsize == 0 else raw.clone()
-                return aligned.view(_DTYPES[dtype]).view(sizes)
-    raise CheckpointError(f"{file_name}: the entry of {name[:100]!r} is malformed or of a dtype other than {_names()}")
-
-
-def _names() -> str:
-    return ", ".join(_DTYPES)
+def _sentence(name: str, error: Refused) -> str:
+    return f"{name}: {error.reason}. {error.mend}"

@@ -11,13 +11,7 @@ import torch
 from torch import Tensor
 
 from dataplane.contracts.catalog import EngineSettings
-from dataplane.contracts.model_config import (
-    ConfigError,
-    ModelConfig,
-    add_generation_config,
-    expected_tensors,
-    parse_config,
-)
+from dataplane.contracts.model_config import ConfigError, ModelConfig, add_generation_config, parse_config
 from dataplane.engine.runner import Runner
 from dataplane.kernels.linear import kernel_name, packed_linear
 from dataplane.model import runtime_format
@@ -154,7 +148,7 @@ def _attach_or_convert(model_dir: Path, runtime_dir: Path, identity: Identity, p
     except RuntimeFormatError as error:
         _log.warning("runtime_weights_discarded", folder=str(folder), reason=str(error))
         runtime_format.discard(folder)
-    checkpoint = Checkpoint(model_dir, expected_tensors(identity.config))
+    checkpoint = Checkpoint(model_dir, identity.config)
     done_bytes = 0
 
     def read(name: str) -> Tensor:
