@@ -39,10 +39,10 @@ def environment(postgres, redis_server, committed, short_dir) -> dict[str, str]:
 @contextmanager
 def celery(environment: dict[str, str], *arguments: str, failpoints: str = "") -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "celery", "-A", "controlplane.celery", *arguments]
+    # What it writes is shown where the test fails.
     process = subprocess.Popen(
-        command, cwd=ROOT, env={**environment, "PAGODA_FAILPOINTS": failpoints},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        command, cwd=ROOT, env={**environment, "PAGODA_FAILPOINTS": failpoints}, start_new_session=True
+    )
     try:
         yield process
     finally:
