@@ -90,6 +90,8 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django.contrib.humanize",
+    "rest_framework",
+    "drf_spectacular",
     "django_htmx",
     "csp",
     "allauth",
@@ -204,6 +206,28 @@ JOB_TICKS: dict[str, int] = {
     "metering.settle_abandoned": 10,
 }
 """The periodic ones: kind to its interval in seconds."""
+
+# ---------------------------------------------------------------------------------------------------------------- API
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "controlplane.api.authentication.KeyAuthentication",  # first: its header makes a refusal a 401
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": [],  # services and selectors decide
+    "DEFAULT_PARSER_CLASSES": ["controlplane.api.inputs.JsonParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "controlplane.api.errors.handle",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Pagoda",
+    "DESCRIPTION": "Manage keys, models, deployments and usage. Inference is OpenAI-compatible and served elsewhere.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "POSTPROCESSING_HOOKS": ["controlplane.api.document.describe_errors"],
+}
 
 # ------------------------------------------------------------------------------------------------------------ sign-in
 

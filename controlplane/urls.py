@@ -7,4 +7,5 @@ from controlplane import health
 urlpatterns = [
     path("healthz", health.live, name="health"),
     path("account/", include("allauth.urls")),
+    path("", include("controlplane.api.urls")),
 ]

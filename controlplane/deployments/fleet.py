@@ -35,7 +35,8 @@ def report_replicas(*, actor: Actor, report: FleetReport) -> None:
 
 def _owners(report: FleetReport) -> dict[str, str]:
     """The owner of each deployment that is named: read here, since it decides who may see the rows."""
-    named = {item.deployment_id for item in (*report.table.replicas, *report.events) if item.deployment_id}
+    named = {replica.deployment_id for replica in report.table.replicas}
+    named |= {event.deployment_id for event in report.events}
     return dict(Deployment.objects.filter(pk__in=named).values_list("pk", "tenant_id"))
 
 

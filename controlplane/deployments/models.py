@@ -16,6 +16,7 @@ from tenants.managers import TenantManager
 from tenants.models import Tenant
 
 DEVICES = ("auto", "cpu", "cuda")
+_REPLICA_STATES = [state.value for state in ReplicaState]
 
 
 class DeploymentState(models.TextChoices):
@@ -206,7 +207,7 @@ class ReplicaRow(models.Model):
 
     class Meta:
         indexes = [models.Index(name="replica_by_deployment", fields=["deployment_id"])]
-        constraints = [models.CheckConstraint(name="replica_state_known", condition=Q(state__in=list(ReplicaState)))]
+        constraints = [models.CheckConstraint(name="replica_state_known", condition=Q(state__in=_REPLICA_STATES))]
 
     def __str__(self) -> str:
         return f"{self.replica_id} {self.state}"
@@ -240,7 +241,7 @@ class ReplicaEvent(models.Model):
             models.UniqueConstraint(name="replica_event_once", fields=["node", "sequence", "at"]),
             models.CheckConstraint(
                 name="replica_event_states_known",
-                condition=Q(old__in=list(ReplicaState), new__in=list(ReplicaState)),
+                condition=Q(old__in=_REPLICA_STATES, new__in=_REPLICA_STATES),
             ),
         ]
 

@@ -37,8 +37,12 @@ class SpoolRecord(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(name="spool_record_once", fields=["request_id", "attempt", "source", "sequence"]),
-            models.CheckConstraint(name="spool_record_source_known", condition=Q(source__in=list(Source))),
-            models.CheckConstraint(name="spool_record_kind_known", condition=Q(kind__in=list(RecordKind))),
+            models.CheckConstraint(
+                name="spool_record_source_known", condition=Q(source__in=[source.value for source in Source])
+            ),
+            models.CheckConstraint(
+                name="spool_record_kind_known", condition=Q(kind__in=[kind.value for kind in RecordKind])
+            ),
             models.CheckConstraint(name="spool_record_counts", condition=Q(attempt__gte=0, sequence__gte=0)),
         ]
 
@@ -127,14 +131,14 @@ class UsageRow(models.Model):
         indexes = [
             models.Index(name="usage_by_age", fields=["tenant", "-request_id"]),
             models.Index(name="usage_by_tenant", fields=["tenant", "started_at"]),
-            models.Index(name="usage_open", fields=["seen_at"], condition=Q(state=State.OPEN)),
+            models.Index(name="usage_open", fields=["seen_at"], condition=Q(state=State.OPEN.value)),
         ]
         constraints = [
-            models.CheckConstraint(name="usage_state_known", condition=Q(state__in=list(State))),
+            models.CheckConstraint(name="usage_state_known", condition=Q(state__in=[state.value for state in State])),
             models.CheckConstraint(
                 name="usage_ends_when_settled",
-                condition=Q(state=State.OPEN, outcome__isnull=True, ended_at__isnull=True, charge_microusd=0)
-                | Q(state=State.SETTLED, outcome__in=_FINAL_OUTCOMES, ended_at__isnull=False),
+                condition=Q(state=State.OPEN.value, outcome__isnull=True, ended_at__isnull=True, charge_microusd=0)
+                | Q(state=State.SETTLED.value, outcome__in=_FINAL_OUTCOMES, ended_at__isnull=False),
             ),
             models.CheckConstraint(
                 name="usage_delivered_billed_generated",

@@ -1,8 +1,10 @@
 """What was used, as the actor may see it: sums from the hours, which are seconds behind; requests from the rows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 from django.db.models import Count, F, Q, QuerySet, Sum
@@ -54,6 +56,9 @@ class UsageLine:
     charge_microusd: int
 
 
+_SUMS = [field for field in UsageLine.__dataclass_fields__ if field != "label"]
+
+
 @dataclass(frozen=True, slots=True)
 class RequestDetail:
     """One request: its row, and the records it was settled from, in the order they were written."""
@@ -74,14 +79,14 @@ def usage(*, actor: Actor, since: datetime, until: datetime, by: Dimension) -> l
     if by is Dimension.TENANT and not actor.is_platform:
         raise Invalid("Only the platform breaks usage down by tenant.", fields={"by": "Choose another."})
     with reading_as(actor):
-        lines = (
+        lines: Iterable[Any] = (
             _hours(actor)
             .filter(hour__gte=since, hour__lt=until)
             .values(value=_COLUMN[by])
-            .annotate(**{field: Sum(field) for field in UsageLine.__dataclass_fields__ if field != "label"})
+            .annotate(**{name: Sum(name) for name in _SUMS})
             .order_by("value")
         )
-        return [UsageLine(label=_label(line.pop("value")), **line) for line in lines]
+        return [UsageLine(label=_label(line["value"]), **{name: line[name] for name in _SUMS}) for line in lines]
 
 
 def month_usage(*, actor: Actor, now: datetime | None = None) -> UsageLine:
@@ -89,12 +94,9 @@ def month_usage(*, actor: Actor, now: datetime | None = None) -> UsageLine:
     require(actor, Permission.USAGE_READ)
     moment = now or timezone.now()
     start = moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    fields = [field for field in UsageLine.__dataclass_fields__ if field != "label"]
     with reading_as(actor):
-        total = (
-            _hours(actor).filter(hour__gte=start, hour__lte=moment).aggregate(**{name: Sum(name) for name in fields})
-        )
-    return UsageLine(label=start.isoformat(), **{name: total[name] or 0 for name in fields})
+        total = _hours(actor).filter(hour__gte=start, hour__lte=moment).aggregate(**{name: Sum(name) for name in _SUMS})
+    return UsageLine(label=start.isoformat(), **{name: total[name] or 0 for name in _SUMS})
 
 
 def last_minute(*, actor: Actor) -> tuple[int, int]:

@@ -303,7 +303,8 @@ class _Prices:
         """Return the deployment's own price at ``moment``, else the platform's default, else nothing."""
         for price in (*self._by_deployment.get(deployment_id, ()), *self._by_deployment.get("", ())):
             if price.effective_from <= moment:
-                return price.tokens
+                tokens: TokenPrice = price.tokens
+                return tokens
         return FREE
 
 

@@ -123,7 +123,8 @@ class _Attempt:
 
     def highest(self, field: str) -> int:
         """The highest count that a record of this attempt gives for ``field``."""
-        return max(getattr(record, field) for record in self.records)
+        counts: list[int] = [getattr(record, field) for record in self.records]
+        return max(counts)
 
     def duration(self, field: str) -> int | None:
         """A duration as the caller saw it (the gateway's clock), else as the replica did."""

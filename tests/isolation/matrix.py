@@ -45,4 +45,43 @@ mfa_generate_recovery_codes ANY                       302
 mfa_deactivate_totp ANY                               302   404 404   404  404     404  404  302  302  302
 mfa_view_recovery_codes GET                           302   404 404   404  404     404  404  302  302  302
 mfa_download_recovery_codes GET                       302   404 404   404  404     404  404  302  302  302
+
+# the API: keys act in their tenant, people in the one they belong to; root belongs to none
+api:me GET                                            401   200 200   200  200     200  404  200  200  401
+api:keys GET                                          401   200 200   200  403     200  404  403  403  401
+api:keys POST                                         401   422 422   403  403     422  404  403  403  401
+api:key GET                                           401   200 200   200  403     404  404  403  403  401
+api:key-revoke POST                                   401   200 200   403  403     404  404  403  403  401
+api:key-roll POST                                     401   200 200   403  403     404  404  403  403  401
+api:key-limits PUT                                    401   422 422   403  403     422  404  403  403  401
+api:models GET                                        401   200 200   200  403     200  404  200  200  401
+api:model GET                                         401   200 200   200  403     404  404  200  404  401
+api:model-versions GET                                401   200 200   200  403     404  404  200  404  401
+api:version GET                                       401   200 200   200  403     404  404  200  404  401
+api:deployments GET                                   401   200 200   200  403     200  404  200  200  401
+api:deployments POST                                  401   422 422   403  403     422  404  422  422  401
+api:deployment GET                                    401   200 200   200  403     404  404  200  404  401
+api:deployment DELETE                                 401   204 204   403  403     404  404  204  404  401
+api:pause POST                                        401   200 200   403  403     404  404  200  404  401
+api:resume POST                                       401   409 409   403  403     404  404  409  404  401
+api:replicas GET                                      401   200 200   200  403     404  404  200  404  401
+api:events GET                                        401   200 200   200  403     404  404  200  404  401
+api:shares GET                                        401   200 200   200  403     404  404  200  404  401
+api:shares PUT                                        401   422 422   403  403     422  404  422  422  401
+api:usage GET                                         401   200 200   200  200     200  404  200  200  401
+api:usage-month GET                                   401   200 200   200  200     200  404  200  200  401
+api:requests GET                                      401   200 200   200  403     200  404  200  200  401
+api:request GET                                       401   200 200   200  403     404  404  200  404  401
+
+# the platform's API: people only
+api:platform-tenants GET                              401   404 404   404  404     404  200  404  404  401
+api:platform-limits PUT                               401   404 404   404  404     404  422  404  404  401
+api:platform-fleet GET                                401   404 404   404  404     404  200  404  404  401
+api:platform-grant PUT                                401   404 404   404  404     404  422  404  404  401
+api:platform-grant DELETE                             401   404 404   404  404     404  409  404  404  401
+
+# the product's own processes; a body that is none is a 400 to them
+api:internal-catalog GET                              401   401 401   401  401     401  401  401  401  200
+api:internal-usage POST                               401   401 401   401  401     401  401  401  401  400
+api:internal-replicas POST                            401   401 401   401  401     401  401  401  401  400
 """

@@ -4,7 +4,10 @@ Whoever adds a route with an argument adds the thing here, under the name of the
 """
 
 from django_fixtures import Personas
+from domain import PLATFORM, deploy, make_version
+from spool_records import Life
 
+from controlplane.metering.services import ingest
 from tenants import services
 from tenants.actor import member_actor
 from tenants.roles import Role, Scope
@@ -17,6 +20,10 @@ def build(personas: Personas) -> dict[str, str]:
     evil = services.issue_key(actor=mallory, name="of evil", scopes=list(Scope))
     invited = services.invite_member(actor=alice, email="dave@acme.example", role=Role.VIEWER)
     services.playground_key(actor=alice)
+    version = make_version(personas.acme)
+    deployment = deploy(personas.acme, version=version)
+    request = Life(personas.acme.id, key_id=issued.key.id, deployment_id=deployment.id)
+    ingest(actor=PLATFORM, records=request.whole())
     return {
         "tenant": "acme",
         "slug": "acme",
@@ -24,6 +31,10 @@ def build(personas: Personas) -> dict[str, str]:
         "user_id": personas.carol.id,
         "invitation_id": invited.invitation.id,
         "token": invited.token,
+        "model_id": version.model_id,
+        "version_id": version.id,
+        "deployment_id": deployment.id,
+        "request_id": request.request_id,
         "acme_key": issued.text,
         "evil_key": evil.text,
     }

@@ -1,0 +1,84 @@
+"""What comes in: JSON of bounded size, and closed sets of fields."""
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+import msgspec
+from rest_framework import serializers
+from rest_framework.exceptions import APIException, ParseError
+from rest_framework.parsers import BaseParser
+
+from dataplane.contracts.catalog import Limits
+
+MAX_BODY_BYTES = 1024 * 1024
+
+
+class BodyTooLarge(APIException):
+    """More bytes than any call needs."""
+
+    status_code = 413
+    default_code = "body_too_large"
+    default_detail = f"A body has at most {MAX_BODY_BYTES} bytes."
+
+
+class JsonParser(BaseParser):
+    """Reads JSON by the letter: no NaN, no lone surrogates, no more than :data:`MAX_BODY_BYTES`."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:  # noqa: ANN401 - JSON is anything
+        """Return the body's value.
+
+        Raises:
+            BodyTooLarge: too many bytes.
+            ParseError: not JSON.
+        """
+        raw = stream.read(MAX_BODY_BYTES + 1)
+        if len(raw) > MAX_BODY_BYTES:
+            raise BodyTooLarge
+        try:
+            return msgspec.json.decode(raw)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise ParseError(f"The body is not JSON: {error}.") from error
+
+
+class ClosedSerializer(serializers.Serializer[Any]):
+    """An input of known fields; one that is not known is refused by name, never ignored."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:  # noqa: ANN401 - as the framework has it
+        """Check the names, then the values."""
+        if isinstance(data, Mapping):
+            unknown = sorted(set(data) - set(self.fields))
+            if unknown:
+                known = ", ".join(self.fields) or "none"
+                raise serializers.ValidationError(dict.fromkeys(unknown, f"There is no such field. Known: {known}."))
+        values: dict[str, Any] = super().to_internal_value(data)
+        return values
+
+
+class LimitsSerializer(ClosedSerializer):
+    """Limits of a tenant or a key; null is no limit of its own."""
+
+    requests_per_minute = serializers.IntegerField(allow_null=True)
+    tokens_per_minute = serializers.IntegerField(allow_null=True)
+    concurrent_requests = serializers.IntegerField(allow_null=True)
+    max_request_tokens = serializers.IntegerField(allow_null=True)
+
+
+def read(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:  # noqa: ANN401 - unchecked input
+    """Return the checked values of ``data``.
+
+    Raises:
+        ValidationError: a value is refused; each is named.
+    """
+    checked = serializer(data=data)
+    checked.is_valid(raise_exception=True)
+    values: dict[str, Any] = checked.validated_data
+    return values
+
+
+def limits(data: Any) -> Limits:  # noqa: ANN401 - unchecked input
+    """Return limits as the services take them. Raises as :func:`read` does."""
+    return Limits(**read(LimitsSerializer, data))
