@@ -1,0 +1,27 @@
+import io
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+
+COMMITTED = Path(__file__).parents[2] / "controlplane" / "api" / "openapi.yaml"
+
+
+@pytest.fixture(scope="module")
+def current() -> str:
+    output = io.StringIO()
+    call_command("spectacular", "--validate", "--fail-on-warn", stdout=output)
+    return output.getvalue()
+
+
+def test_the_committed_document_is_current(current):
+    assert current == COMMITTED.read_text(), "run: python manage.py spectacular --file controlplane/api/openapi.yaml"
+
+
+def test_every_operation_says_how_to_authenticate_and_how_it_fails(current):
+    import yaml
+
+    for path, operations in yaml.safe_load(current)["paths"].items():
+        for method, operation in operations.items():
+            assert {"apiKey": []} in operation["security"], (path, method)
+            assert {"401", "403", "404", "409", "422"} <= set(operation["responses"]), (path, method)
