@@ -108,6 +108,7 @@ class UsageRow(models.Model):
     endpoint = models.CharField(max_length=64, blank=True)
     stream = models.BooleanField()
     state = models.CharField(max_length=8)
+    waits_for = models.CharField(max_length=8, null=True)
     presumed_over = models.BooleanField(default=False)
     attempts = models.IntegerField()
     prompt_tokens = models.IntegerField()
@@ -137,8 +138,19 @@ class UsageRow(models.Model):
             models.CheckConstraint(name="usage_state_known", condition=Q(state__in=[state.value for state in State])),
             models.CheckConstraint(
                 name="usage_ends_when_settled",
-                condition=Q(state=State.OPEN.value, outcome__isnull=True, ended_at__isnull=True, charge_microusd=0)
-                | Q(state=State.SETTLED.value, outcome__in=_FINAL_OUTCOMES, ended_at__isnull=False),
+                condition=Q(
+                    state=State.OPEN.value,
+                    outcome__isnull=True,
+                    ended_at__isnull=True,
+                    charge_microusd=0,
+                    waits_for__in=[source.value for source in Source],
+                )
+                | Q(
+                    state=State.SETTLED.value,
+                    outcome__in=_FINAL_OUTCOMES,
+                    ended_at__isnull=False,
+                    waits_for__isnull=True,
+                ),
             ),
             models.CheckConstraint(
                 name="usage_delivered_billed_generated",

@@ -22,7 +22,7 @@ from controlplane.metering.models import (
 from controlplane.metering.pricing import FREE, TokenPrice, charge_microusd
 from controlplane.metering.records import fault
 from controlplane.metering.settlement import Settlement, State, fold
-from dataplane.contracts.usage import Outcome, UsageReceipt, UsageRecord
+from dataplane.contracts.usage import Outcome, Source, UsageReceipt, UsageRecord
 from tenants import audit
 from tenants.actor import Actor, acting_as, require
 from tenants.chain import Json
@@ -33,6 +33,8 @@ from tenants.services.keys import note_key_use
 
 GONE_GRACE_S = 30
 """How long a dead replica's spool may still be on its way before its requests settle without it."""
+CLOSED_GRACE_S = 60
+"""How long the gateway's word may follow the replica's last: its caller may read slowly. Then the gateway was lost."""
 SILENT_GRACE_S = 15 * 60
 """How long a request may say nothing at all: a living one makes a record every few seconds."""
 SWEEP_ROWS = 500
@@ -78,14 +80,15 @@ def replica_ended(*, actor: Actor, replica_ids: Iterable[str]) -> None:
 def settle_abandoned(*, actor: Actor) -> int:
     """Settle open requests of which nothing more can come, and return how many.
 
-    They are those whose replica has ended, and those that fell silent: a gateway or a whole machine was lost. A record
-    that comes later all the same still corrects the row.
+    They are those whose replica has ended, those whose replica had its last word and whose gateway never had, and those
+    that fell silent altogether. A record that comes later all the same still corrects the row.
     """
     require(actor, Permission.PLATFORM_FLEET)
     with acting_as(actor):
         gone = EndedReplica.objects.filter(ended_at__lt=Now() - timedelta(seconds=GONE_GRACE_S)).values("replica_id")
         abandoned = UsageRow.objects.filter(
             Q(replica_id__in=gone, seen_at__lt=Now() - timedelta(seconds=GONE_GRACE_S))
+            | Q(waits_for=Source.GATEWAY, seen_at__lt=Now() - timedelta(seconds=CLOSED_GRACE_S))
             | Q(seen_at__lt=Now() - timedelta(seconds=SILENT_GRACE_S)),
             state=State.OPEN,
         )
@@ -219,7 +222,7 @@ def _lock_rows(arrived: dict[str, list[UsageRecord]]) -> list[UsageRow]:
     for request_id in sorted(arrived):
         row = UsageRow(request_id=request_id, charge_microusd=0, seen_at=now)
         _fill(row, fold(arrived[request_id][:1]))
-        row.state, row.outcome, row.ended_at = State.OPEN, None, None
+        row.state, row.waits_for, row.outcome, row.ended_at = State.OPEN, Source.REPLICA, None, None
         blank.append(row)
     UsageRow.objects.bulk_create(blank, ignore_conflicts=True)
     return list(UsageRow.objects.select_for_update().filter(pk__in=arrived).order_by("request_id"))

@@ -6,8 +6,9 @@ Pure. The records of replica and gateway arrive late, twice, and in any order, a
 The rule of who pays for what:
 
 * only the serving attempt is billed: the last one, as the gateway says, or as the highest attempt number shows;
-* the billed completion is the replica's last count, or the gateway's delivered count where that is higher (a replica
-  killed between two records has delivered tokens it never recorded); the replica's FINAL is exact and bounds both;
+* the billed completion is what the replica's FINAL says, which leaves out tokens behind a stop string; without one it
+  is the replica's last count, or the gateway's delivered count where that is higher (a replica killed between two
+  records has delivered tokens it never recorded);
 * a refused request, one that failed before its caller got a token, and one that ended before its first token are free;
 * hence ``delivered <= billed <= generated``, always.
 """
@@ -18,7 +19,7 @@ from enum import StrEnum
 
 import msgspec
 
-from dataplane.contracts.usage import Outcome, RecordKind, UsageRecord
+from dataplane.contracts.usage import Outcome, RecordKind, Source, UsageRecord
 
 REPLICA_LOST = "replica_lost"
 """Error code of a request that ended without a word from the replica that served it."""
@@ -37,7 +38,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one request. While it is open its counts are provisional and nothing is charged.
 
     ``prompt_tokens``, ``cached_tokens`` and ``completion_tokens`` are billed; ``delivered_tokens`` reached the caller;
-    ``generated_tokens`` is the work of every attempt. Times are Unix milliseconds, durations milliseconds.
+    ``generated_tokens`` is the work of every attempt. ``waits_for`` is who has still to speak before an open row
+    settles. Times are Unix milliseconds; durations, in milliseconds, are the serving attempt's.
     """
 
     request_id: str
@@ -50,6 +52,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     stream: bool
     state: State
+    waits_for: Source | None
     attempts: int
     prompt_tokens: int
     cached_tokens: int
@@ -84,10 +87,15 @@ class _Attempt:
 
     @property
     def generated_tokens(self) -> int:
-        """The exact count where there is a FINAL, else the most that either source has seen."""
-        if self.final is not None:
-            return self.final.completion_tokens
-        return max(record.completion_tokens for record in self.records)
+        """The most that either source has seen."""
+        return self.highest("completion_tokens")
+
+    @property
+    def billed_tokens(self) -> int:
+        """The replica's last word, else everything that either source has seen."""
+        if self.failed_unseen:
+            return 0
+        return self.final.completion_tokens if self.final is not None else self.generated_tokens
 
     @property
     def is_last(self) -> bool:
@@ -108,14 +116,16 @@ class _Attempt:
         return closed.outcome is Outcome.REFUSED or (closed.outcome is Outcome.FAILED and closed.completion_tokens == 0)
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing that could still arrive would change the bill.
+    def waits_for(self) -> Source | None:
+        """Whose record could still change the bill.
 
         A FINAL is not waited for where the attempt never reached a replica, or where the request is free anyway.
         """
         if self.closed is None or not self.closed.last_attempt:
-            return False
-        return self.final is not None or not self.closed.replica_id or self.failed_unseen
+            return Source.GATEWAY if self.final is not None or self.closed is not None else Source.REPLICA
+        if self.final is not None or not self.closed.replica_id or self.failed_unseen:
+            return None
+        return Source.REPLICA
 
     def text(self, field: str) -> str:
         """The first value that a record of this attempt gives for ``field``."""
@@ -125,6 +135,12 @@ class _Attempt:
         """The highest count that a record of this attempt gives for ``field``."""
         counts: list[int] = [getattr(record, field) for record in self.records]
         return max(counts)
+
+    @property
+    def queue_ms(self) -> int | None:
+        """The wait for a replica, which the gateway knows, and the wait in it."""
+        waits = [record.queue_ms for record in (self.closed, self.final) if record and record.queue_ms is not None]
+        return sum(waits) if waits else None
 
     def duration(self, field: str) -> int | None:
         """A duration as the caller saw it (the gateway's clock), else as the replica did."""
@@ -154,10 +170,10 @@ def fold(records: Iterable[UsageRecord], *, presumed_over: bool = False) -> Sett
         by_number[record.attempt].append(record)
     attempts = [_Attempt(number, group) for number, group in sorted(by_number.items())]
     serving = _serving(attempts)
-    settled = serving.is_over or presumed_over
+    settled = serving.waits_for is None or presumed_over
     outcome, error_code = _outcome(serving) if settled else (None, "")
-    billed_tokens = 0 if serving.failed_unseen else serving.generated_tokens
-    prompt_is_billed = billed_tokens > 0 or (outcome in _COMPLETED)
+    billed_tokens = serving.billed_tokens
+    prompt_is_billed = billed_tokens > 0 or outcome in _COMPLETED
     return Settlement(
         request_id=request_ids.pop(),
         tenant_id=serving.text("tenant_id"),
@@ -169,6 +185,7 @@ def fold(records: Iterable[UsageRecord], *, presumed_over: bool = False) -> Sett
         endpoint=serving.text("endpoint"),
         stream=any(record.stream for record in serving.records),
         state=State.SETTLED if settled else State.OPEN,
+        waits_for=None if settled else serving.waits_for,
         attempts=len(attempts),
         prompt_tokens=serving.highest("prompt_tokens") if prompt_is_billed else 0,
         cached_tokens=serving.highest("cached_tokens") if prompt_is_billed else 0,
@@ -179,7 +196,7 @@ def fold(records: Iterable[UsageRecord], *, presumed_over: bool = False) -> Sett
         error_code=error_code,
         started_at_ms=min(record.at_ms - (record.duration_ms or 0) for record in known),
         ended_at_ms=_ended_at_ms(serving) if settled else None,
-        queue_ms=serving.duration("queue_ms"),
+        queue_ms=serving.queue_ms,
         ttft_ms=serving.duration("ttft_ms"),
         duration_ms=serving.duration("duration_ms"),
     )

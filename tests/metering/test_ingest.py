@@ -136,6 +136,16 @@ def test_a_request_of_a_dead_replica_settles_after_the_grace_and_late_records_st
     assert (row(life).state, row(life).completion_tokens) == ("settled", 8)
 
 
+def test_a_request_whose_gateway_was_lost_settles_by_the_replicas_word(personas, monkeypatch):
+    finished, running = Life(personas.acme.id), Life(personas.acme.id)
+    ingest(finished.admit(), finished.final(8), running.admit(), running.progress(3))
+    assert services.settle_abandoned(actor=PLATFORM) == 0
+    monkeypatch.setattr(services, "CLOSED_GRACE_S", -1)
+    assert services.settle_abandoned(actor=PLATFORM) == 1
+    assert (row(finished).outcome, row(finished).completion_tokens) == ("stop", 8)
+    assert (row(running).state, row(running).waits_for) == ("open", "replica")
+
+
 def test_a_living_request_is_not_swept_and_a_silent_one_is(personas, monkeypatch):
     life = Life(personas.acme.id)
     ingest(life.admit())

@@ -115,12 +115,32 @@ def test_a_redispatch_that_nobody_took_up_fails_for_free() -> None:
 
 def test_the_final_count_bounds_a_delivered_count_above_it() -> None:
     row = fold([admit(), final(5), closed(Outcome.STOP, 9)])
-    assert (row.delivered_tokens, row.completion_tokens, row.generated_tokens) == (5, 5, 5)
+    assert (row.delivered_tokens, row.completion_tokens, row.generated_tokens) == (5, 5, 9)
+
+
+def test_tokens_behind_a_stop_string_are_generated_and_not_billed() -> None:
+    row = fold([admit(), progress(8), final(6), closed(Outcome.STOP, 6)])
+    assert (row.completion_tokens, row.generated_tokens) == (6, 8)
+
+
+def test_an_open_row_says_whose_word_it_waits_for() -> None:
+    assert fold([admit()]).waits_for is Source.REPLICA
+    assert fold([admit(), final(5)]).waits_for is Source.GATEWAY
+    assert fold([admit(), closed(Outcome.STOP, 5)]).waits_for is Source.REPLICA
+    assert fold([admit(), closed(Outcome.REDISPATCHED)]).waits_for is Source.GATEWAY
+    assert fold([admit(), final(5), closed(Outcome.STOP, 5)]).waits_for is None
+    assert fold([admit()], presumed_over=True).waits_for is None
 
 
 def test_the_callers_clock_comes_before_the_replicas() -> None:
     row = fold([admit(), final(5, ttft_ms=10, queue_ms=1), closed(Outcome.STOP, 5, ttft_ms=12, duration_ms=1_500)])
     assert (row.ttft_ms, row.queue_ms, row.duration_ms, row.started_at_ms) == (12, 1, 1_500, 500)
+
+
+def test_the_wait_for_a_replica_and_the_wait_in_it_add_up() -> None:
+    row = fold([admit(), final(5, queue_ms=30), closed(Outcome.STOP, 5, queue_ms=400)])
+    assert row.queue_ms == 430
+    assert fold([admit(), final(5), closed(Outcome.STOP, 5)]).queue_ms is None
 
 
 def test_records_of_two_requests_are_refused() -> None:
@@ -156,10 +176,10 @@ class RequestLife(RuleBasedStateMachine):
         self.recorded = 0
         self.delivered = 0
 
-    def write_replica(self, kind: RecordKind, outcome: Outcome | None = None) -> None:
-        self.recorded = self.generated
+    def write_replica(self, kind: RecordKind, outcome: Outcome | None = None, held_back: int = 0) -> None:
+        self.recorded = self.generated - held_back
         self.spooled.append(
-            replica(self.sequence, kind, self.generated, attempt=self.attempt, outcome=outcome, at_ms=1_000)
+            replica(self.sequence, kind, self.recorded, attempt=self.attempt, outcome=outcome, at_ms=1_000)
         )
         self.sequence += 1
 
@@ -185,22 +205,27 @@ class RequestLife(RuleBasedStateMachine):
     def progress_is_recorded(self) -> None:
         self.write_replica(RecordKind.PROGRESS)
 
-    @precondition(lambda self: self.gateway_alive and not self.gateway_done and self.delivered < self.generated)
+    @property
+    def deliverable(self) -> int:
+        return self.recorded if self.replica_done else self.generated
+
+    @precondition(lambda self: self.gateway_alive and not self.gateway_done and self.delivered < self.deliverable)
     @rule(data=st.data())
     def tokens_are_delivered(self, data: st.DataObject) -> None:
-        self.delivered = data.draw(st.integers(self.delivered + 1, self.generated))
+        self.delivered = data.draw(st.integers(self.delivered + 1, self.deliverable))
 
     @precondition(lambda self: self.serving and self.generated > 0)
-    @rule(outcome=st.sampled_from([Outcome.STOP, Outcome.LENGTH, Outcome.FAILED]))
-    def the_replica_finishes(self, outcome: Outcome) -> None:
-        self.write_replica(RecordKind.FINAL, outcome)
+    @rule(outcome=st.sampled_from([Outcome.STOP, Outcome.LENGTH, Outcome.FAILED]), behind_stop=st.integers(0, 3))
+    def the_replica_finishes(self, outcome: Outcome, behind_stop: int) -> None:
+        held_back = min(behind_stop, self.generated - max(self.delivered, 1)) if outcome is Outcome.STOP else 0
+        self.write_replica(RecordKind.FINAL, outcome, held_back)
         self.replica_done = True
 
     @precondition(lambda self: self.replica_done and self.gateway_alive and not self.gateway_done)
     @rule()
     def the_gateway_closes(self) -> None:
         last = self.spooled[-1] if self.spooled[-1].kind is RecordKind.FINAL else None
-        self.delivered = self.generated
+        self.delivered = self.recorded
         self.write_gateway(last.outcome if last is not None and last.outcome else Outcome.STOP)
         self.gateway_done = True
 
