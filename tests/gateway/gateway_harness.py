@@ -162,10 +162,8 @@ class Harness:
         """Return once the gateway has taken the doubles' newest catalog and table."""
         async with asyncio.timeout(10):
             while (
-                not self.outside.away
-                and self.gateway._snapshot.catalog.number < self.outside.catalog.number
-                or self.gateway.replicas._replicas != self.outside.table.replicas
-            ):
+                not self.outside.away and self.gateway._snapshot.catalog.number < self.outside.catalog.number
+            ) or self.gateway.replicas._replicas != self.outside.table.replicas:
                 await asyncio.sleep(0.005)
 
     async def add_replica(self, script: Script | None = None, **fields: Any) -> FakeReplica:
