@@ -175,6 +175,9 @@ class TokenizerClient:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
             self._supervisor = None
+        if self._child is not None:  # the supervisor was cancelled before its first step
+            await self._child.close()
+            self._child = None
         self._fail_all(ApiError(Code.SHUTTING_DOWN, "The replica is shutting down."))
 
     async def encode_text(self, text: str) -> list[int]:
@@ -231,9 +234,14 @@ class TokenizerClient:
     async def _answered(self, call: _Call) -> Encoded | Decoded:
         """Wait for the answer; a child that gives none in time is killed, which restarts it."""
         while True:
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(self._call_timeout_s):
                     return await asyncio.shield(call.answer)
+            except asyncio.CancelledError:  # the caller has gone: what is not sent yet need not be
+                call.answer.cancel()
+                raise
+            except TimeoutError:
+                pass
             if self._child is not None and call.age_s() >= self._call_timeout_s:
                 _log.warning("tokenizer_hung", pid=self.pid, timeout_s=self._call_timeout_s)
                 self._child.kill()

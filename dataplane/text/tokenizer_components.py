@@ -109,6 +109,7 @@ def _is_template_tokens(value: Json) -> bool:
     )
 
 
+_OPTIONAL = {"use_regex", "split"}  # files of older releases lack them
 _NOTHING: dict[str, Check] = {}
 _BYTE_LEVEL = {"add_prefix_space": is_bool, "trim_offsets": is_bool, "use_regex": is_bool}
 _BEHAVIOR = one_of("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
@@ -169,6 +170,9 @@ def check_component(value: Json, table: Table, where: str, depth: int = 0) -> No
     kind = value.get("type") if type(value) is dict else None
     if type(kind) is not str or kind not in table:
         refuse(f"the {where} {str(kind)[:80]!a} is not supported")
+    missing = table[kind].keys() - value.keys() - _OPTIONAL
+    if missing:
+        refuse(f"the {where} {kind} lacks the field {min(missing)}")
     for field, content in value.items():
         if field == "type":
             continue

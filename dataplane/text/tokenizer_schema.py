@@ -5,6 +5,7 @@ says so, and renumbers tokens that contradict its vocabulary. Such files are ref
 are those of tokenizers 0.23's serialisation.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dataplane.contracts import strict_json
@@ -55,6 +56,8 @@ def read_vocabulary(raw: bytes) -> Vocabulary:
     unknown = sorted(file.keys() - _TOP_LEVEL)
     if unknown:
         refuse(f"the field {unknown[0][:80]!a} is not known")
+    if file.get("version") != "1.0":
+        refuse(f"its version is {str(file.get('version'))[:80]!a}, not '1.0'")
     for field in ("truncation", "padding"):
         if file.get(field) is not None:
             refuse(f"{field} is set, which would change prompts silently", f"Set {field} to null.")
@@ -64,7 +67,7 @@ def read_vocabulary(raw: bytes) -> Vocabulary:
     vocab, unknown_token = _bpe(file.get("model"))
     special = _added_tokens(file.get("added_tokens", []), vocab)
     tokens = {number: text for text, number in vocab.items()}
-    _check_template_ids(file.get("post_processor"), tokens)
+    _check_template(file.get("post_processor"), tokens)
     return Vocabulary(
         tokens=tokens,
         special=special,
@@ -75,7 +78,7 @@ def read_vocabulary(raw: bytes) -> Vocabulary:
 
 _BPE_FIELDS: dict[str, Check] = {
     "type": one_of("BPE"),
-    "dropout": lambda value: value is None or value == 0,
+    "dropout": lambda value: value is None or (type(value) in (int, float) and value == 0),
     "unk_token": lambda value: value is None or is_text(_MAX_TOKEN_CHARS)(value),
     "continuing_subword_prefix": lambda value: value in (None, ""),
     "end_of_word_suffix": lambda value: value in (None, ""),
@@ -89,19 +92,21 @@ _BPE_FIELDS: dict[str, Check] = {
 
 def _bpe(model: Json) -> tuple[dict[str, int], str | None]:
     """Return vocabulary and unknown token of a BPE model."""
-    if type(model) is not dict or model.get("type", "BPE") != "BPE":
+    if type(model) is not dict or model.get("type") != "BPE":
         kind = model.get("type") if type(model) is dict else model
         refuse(f"the model {str(kind)[:80]!a} is not supported", "Models with a BPE tokenizer are supported.")
     for field, value in model.items():
         if field not in _BPE_FIELDS or not _BPE_FIELDS[field](value):
             refuse(f"the field {field[:80]!a} of the BPE model is not one we can read")
-    vocab: dict[str, int] = model.get("vocab", {})
+    if "vocab" not in model or "merges" not in model:
+        refuse("the BPE model lacks its vocabulary or its merges")
+    vocab: dict[str, int] = model["vocab"]
     for text, number in vocab.items():
         if type(number) is not int or not 0 <= number < _MAX_TOKENS or not 0 < len(text) <= _MAX_TOKEN_CHARS:
             refuse(f"the vocabulary's entry {text[:80]!a} is out of bounds")
     if len(set(vocab.values())) != len(vocab):
         refuse("two tokens of the vocabulary have one id")
-    for merge in model.get("merges", []):
+    for merge in model["merges"]:
         _check_merge(merge, vocab)
     unknown_token: str | None = model.get("unk_token")
     if unknown_token is not None and unknown_token not in vocab:
@@ -136,12 +141,12 @@ def _added_tokens(added: Json, vocab: dict[str, int]) -> dict[str, int]:
     for token in added:
         if (
             type(token) is not dict
-            or not token.keys() <= {"id", "content", *_ADDED_FLAGS}
-            or not is_text(_MAX_TOKEN_CHARS)(token.get("content"))
-            or not all(type(token.get(flag, False)) is bool for flag in _ADDED_FLAGS)
+            or token.keys() != {"id", "content", *_ADDED_FLAGS}
+            or not is_text(_MAX_TOKEN_CHARS)(token["content"])
+            or not all(type(token[flag]) is bool for flag in _ADDED_FLAGS)
         ):
             refuse("an entry of added_tokens is not one we can read")
-        text, number = token["content"], token.get("id")
+        text, number = token["content"], token["id"]
         if text in seen:
             refuse(f"the added token {text[:80]!a} is there twice")
         seen.add(text)
@@ -149,17 +154,27 @@ def _added_tokens(added: Json, vocab: dict[str, int]) -> dict[str, int]:
             vocab[text] = len(vocab)
         if type(number) is not int or vocab.get(text) != number:
             refuse(f"the added token {text[:80]!a} has an id that contradicts the vocabulary")
-        if token.get("special", False):
+        if token["special"]:
             special[text] = number
     return special
 
 
-def _check_template_ids(processor: Json, tokens: dict[int, str]) -> None:
-    """Ids that a post-processor inserts must be the tokens it names."""
+def _templates(processor: Json) -> Iterator[dict[str, Json]]:
     if processor is None:
         return
-    for part in processor.get("processors", [processor]):
-        for token in part.get("special_tokens", {}).values():
+    if processor["type"] == "TemplateProcessing":
+        yield processor
+    for part in processor.get("processors", []):
+        yield from _templates(part)
+
+
+def _check_template(processor: Json, tokens: dict[int, str]) -> None:
+    """What a post-processor inserts must be the tokens it names; a name without a token makes the library panic."""
+    for part in _templates(processor):
+        named = {piece["SpecialToken"]["id"] for piece in part["single"] + part["pair"] if "SpecialToken" in piece}
+        if not named <= part["special_tokens"].keys():
+            refuse(f"the post-processor inserts {min(named)[:80]!a} without saying what it is")
+        for token in part["special_tokens"].values():
             if any(tokens.get(number) != text for number, text in zip(token["ids"], token["tokens"], strict=True)):
                 refuse(f"the post-processor inserts {token['id'][:80]!a} under an id of another token")
 

@@ -1,0 +1,195 @@
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from dataplane.text.detokenize import ByteLevel, Pieces
+from dataplane.text.tokenizer_components import TokenizerRefused
+from dataplane.text.tokenizer_schema import read_vocabulary
+from tests.text import tokenizer_files
+
+
+@pytest.fixture(scope="module")
+def byte_level_json(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tokenizer_files.byte_level(tmp_path_factory.mktemp("byte-level"))
+    content: dict[str, Any] = json.loads((folder / "tokenizer.json").read_bytes())
+    return content
+
+
+def dump(content: object) -> bytes:
+    return json.dumps(content).encode()
+
+
+def test_both_kinds_are_read(byte_level_json: dict[str, Any]) -> None:
+    small = read_vocabulary(dump(byte_level_json))
+    assert (small.decoder, small.size, small.unknown_id) == (ByteLevel(), 320, None)
+    llama = read_vocabulary(dump(tokenizer_files.llama_2_json()))
+    assert llama.decoder == Pieces(replacements=(("▁", " "),), byte_fallback=True, strip=" ", strip_count=1)
+    assert llama.special == {"<unk>": 0, "<s>": 1, "</s>": 2}
+    assert llama.unknown_id == 0
+
+
+def test_added_tokens_take_the_ids_that_the_library_gives_them(byte_level_json: dict[str, Any]) -> None:
+    content = copy.deepcopy(byte_level_json)
+    content["added_tokens"].append({"id": 320, "content": "<tool>", **FLAGS, "special": False})
+    assert read_vocabulary(dump(content)).tokens[320] == "<tool>"
+    assert Tokenizer.from_str(json.dumps(content)).token_to_id("<tool>") == 320
+
+
+def sequence(kind: str, parts: list[Any]) -> dict[str, Any]:
+    return {"type": "Sequence", kind: parts}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return sequence("normalizers", [nested(depth - 1)] if depth else [])
+
+
+def split(pattern: dict[str, str]) -> dict[str, Any]:
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+
+
+def processing(single: list[Any], tokens: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "TemplateProcessing", "single": single, "pair": [PROMPT, ANSWER], "special_tokens": tokens}
+
+
+PROMPT = {"Sequence": {"id": "A", "type_id": 0}}
+ANSWER = {"Sequence": {"id": "B", "type_id": 1}}
+BEGIN = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+ELSEWHERE = {"<s>": {"id": "<s>", "ids": [4_000_000_000], "tokens": ["<s>"]}}
+FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+PADDING = {
+    "strategy": {"Fixed": 400_000_000}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+    "pad_token": "<unk>",
+}  # fmt: skip
+STRIP_END = {"type": "Strip", "content": " ", "start": 0, "stop": 1}
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "padding that aborts the process": {"padding": PADDING},
+    "truncation": {"truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}},
+    "unknown field": {"auto_map": {}},
+    "unknown version": {"version": "2.0"},
+    "another model": {"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a"}},
+    "no model": {"model": None},
+    "model of a list": {"model": []},
+    "no decoder": {"decoder": None},
+    "decoder that cannot be streamed": {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}},
+    "decoders in another order": {"decoder": sequence("decoders", [{"type": "Fuse"}, {"type": "ByteFallback"}])},
+    "strip at the end": {"decoder": sequence("decoders", [{"type": "Fuse"}, STRIP_END])},
+    "text inserted without end": {"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 65}},
+    "unknown normalizer": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    "normalizer that lacks a field": {"normalizer": {"type": "Replace", "pattern": {"String": "a"}}},
+    "normalizer of a number": {"normalizer": 7},
+    "unhashable type": {"normalizer": {"type": ["NFC"]}},
+    "deep sequence": {"normalizer": nested(5)},
+    "long sequence": {"pre_tokenizer": sequence("pretokenizers", [{"type": "Whitespace"}] * 17)},
+    "long pattern": {"pre_tokenizer": split({"Regex": "(" * 5000})},
+    "pattern of two kinds": {"pre_tokenizer": split({"Regex": "a", "String": "a"})},
+    "prompt twice": {"post_processor": processing([PROMPT, PROMPT], {})},
+    "inserted name without a token": {"post_processor": processing([BEGIN, PROMPT], {})},
+    "id of another token": {"post_processor": processing([BEGIN, PROMPT], ELSEWHERE)},
+    "the same inside a sequence": {
+        "post_processor": sequence("processors", [sequence("processors", [processing([BEGIN, PROMPT], ELSEWHERE)])])
+    },
+    "added token under a wrong id": {"added_tokens": [{"id": 7, "content": "<s>", **FLAGS}]},
+    "added token twice": {"added_tokens": [{"id": 1, "content": "<s>", **FLAGS}] * 2},
+    "added token of a gap": {"added_tokens": [{"id": 10**6, "content": "<new>", **FLAGS}]},
+    "added token without flags": {"added_tokens": [{"id": 1, "content": "<s>"}]},
+    "added tokens of an object": {"added_tokens": {}},
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_not_on_the_list_is_refused_with_a_mend(change: dict[str, Any]) -> None:
+    with pytest.raises(TokenizerRefused) as caught:
+        read_vocabulary(dump(tokenizer_files.llama_2_json() | change))
+    assert caught.value.mend
+
+
+CONTRADICTIONS: list[tuple[str, object]] = [
+    ("vocab", {"a": 0, "b": 0}),
+    ("vocab", {"a": -1}),
+    ("vocab", {"a": 2**32}),
+    ("vocab", {"a": True}),
+    ("vocab", {}),
+    ("vocab", {"": 0}),
+    ("vocab", []),
+    ("merges", [["a", "zzz"]]),
+    ("merges", ["a"]),
+    ("merges", ["a b c"]),
+    ("merges", [["a", "b"]]),
+    ("merges", [[1, 2]]),
+    ("merges", {"a": "b"}),
+    ("dropout", 0.5),
+    ("dropout", False),
+    ("unk_token", "?"),
+    ("continuing_subword_prefix", "##"),
+    ("end_of_word_suffix", "</w>"),
+    ("byte_fallback", 1),
+    ("cache_capacity", 0),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), CONTRADICTIONS)
+def test_a_model_that_contradicts_itself_is_refused(field: str, value: object) -> None:
+    content = tokenizer_files.llama_2_json()
+    content["model"][field] = value
+    with pytest.raises(TokenizerRefused):
+        read_vocabulary(dump(content))
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b'{"version": NaN}', b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_tokenizer_is_refused(raw: bytes) -> None:
+    with pytest.raises(TokenizerRefused):
+        read_vocabulary(raw)
+
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 2**33), st.text(max_size=3), st.builds(list), st.builds(dict),
+    st.sampled_from(["BPE", "Sequence", "ByteLevel", "Replace", "String", "Regex", "<s>", "A", "first"]),
+)  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value inside ``value``, large tables as a whole."""
+    if isinstance(value, dict) and len(value) < 20:
+        return [path, *(place for key, inner in value.items() for place in places(inner, (*path, key)))]
+    if isinstance(value, list) and len(value) < 20:
+        return [path, *(place for key, inner in enumerate(value) for place in places(inner, (*path, key)))]
+    return [path]
+
+
+@given(st.data())
+def test_what_is_accepted_loads_in_the_library_and_agrees_with_it(
+    byte_level_json: dict[str, Any], data: st.DataObject
+) -> None:
+    content: Any = copy.deepcopy(data.draw(st.sampled_from([tokenizer_files.llama_2_json(), byte_level_json])))
+    for place in data.draw(st.lists(st.sampled_from(places(content)[1:]), min_size=1, max_size=2, unique=True)):
+        target = content
+        try:
+            for key in place[:-1]:
+                target = target[key]
+            if data.draw(st.booleans()):
+                del target[place[-1]]
+            else:
+                target[place[-1]] = data.draw(JUNK)
+        except (TypeError, LookupError):  # the first change took the second one's place away
+            continue
+    try:
+        vocabulary = read_vocabulary(dump(content))
+    except TokenizerRefused:
+        return
+    library = Tokenizer.from_str(json.dumps(content))
+    assert {number: text for text, number in library.get_vocab().items()} == vocabulary.tokens
+    special = {text.content for text in library.get_added_tokens_decoder().values() if text.special}
+    assert special == set(vocabulary.special)
+
+
+def test_the_bundled_tokenizer_is_accepted() -> None:
+    path: Path = tokenizer_files.BUNDLED / "tokenizer.json"
+    if path.exists():
+        assert read_vocabulary(path.read_bytes()).size == 49_152
