@@ -135,9 +135,15 @@ class Engine:
             elif (delta := self._commit(sequence, num_tokens, result)) is not None:
                 deltas.append(delta)
         self._forget_one()
-        if not self._sequences and self._pool.evictable_blocks != self.config.num_blocks:
-            raise IntegrityError(f"idle with {self.config.num_blocks - self._pool.evictable_blocks} blocks owned")
+        if not self._sequences:
+            self._settle()
         return deltas
+
+    def _settle(self) -> None:
+        owned_blocks = self.config.num_blocks - self._pool.evictable_blocks
+        if owned_blocks:
+            raise IntegrityError(f"idle with {owned_blocks} blocks owned")
+        self._queue.settle()
 
     def _check(self, request: Submit) -> None:
         sampling, prompt = request.sampling, request.prompt_token_ids

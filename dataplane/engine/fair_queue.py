@@ -247,6 +247,10 @@ class FairQueue:
         if least_unblocked < inf:
             self.virtual_time = max(self.virtual_time, least_unblocked)
 
+    def settle(self) -> None:
+        """Move the virtual time up to every counter, when no request is left: an idle engine owes nobody anything."""
+        self.virtual_time = max([self.virtual_time, *(tenant.counter for tenant in self.tenants.values())])
+
     def charge(self, tenant: TenantQueue, units: float) -> None:
         """Add service. Nothing is ever taken back, so an aborted request costs what it used."""
         tenant.counter += units / tenant.budget.weight

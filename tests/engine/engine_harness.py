@@ -1,0 +1,215 @@
+"""What the engine's tests share: a fake model whose answer depends on every cell of KV it reads, and a driver."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dataplane.contracts.catalog import Share
+from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit
+from dataplane.contracts.sampling import SamplingParams
+from dataplane.engine.config import EngineConfig
+from dataplane.engine.engine import Engine
+from dataplane.engine.runner import Row, RowFailure
+from dataplane.engine.sequence import Sequence as EngineSequence
+
+VOCABULARY = 50
+EOS = 7
+POISON = -1
+_MODULUS = 2**61 - 1
+
+
+def _cell(previous: int, token_id: int) -> int:
+    return (previous * 1_000_003 + token_id * 7_919 + 12_345) % _MODULUS
+
+
+def _draw(cells_sum: int, sampling: SamplingParams, output_index: int, banned: Iterable[int]) -> int:
+    draw = random.Random(f"{cells_sum}:{sampling.seed}:{output_index}").randrange(VOCABULARY)
+    while draw in banned:
+        draw = (draw + 1) % VOCABULARY
+    return draw
+
+
+def reference(request: Submit, eos: Sequence[int] = (EOS,)) -> list[int]:
+    """Return the tokens of ``request`` by a plain loop: no blocks, no chunks, no neighbours."""
+    sampling = request.sampling
+    stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(eos))
+    cell, total = 0, 0
+    for token_id in request.prompt_token_ids:
+        cell = _cell(cell, token_id)
+        total += cell
+    output: list[int] = []
+    while len(output) < sampling.max_tokens:
+        banned = stops if len(output) < sampling.min_tokens else ()
+        output.append(_draw(total, sampling, len(output), banned))
+        if output[-1] in stops and len(output) >= sampling.min_tokens:
+            break
+        cell = _cell(cell, output[-1])
+        total += cell
+    return output
+
+
+class FakeRunner:
+    """Keeps a KV pool of numbers: each cell depends on the one before it, each draw on all of them.
+
+    So a block that is shared wrongly, reused too early, skipped or computed out of order changes the tokens.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.cells = [[POISON] * block_size for _ in range(num_blocks)]
+        self.raises_for: set[str] = set()
+        self.fails_for: set[str] = set()
+        self.computed: dict[str, int] = {}
+        self.steps = 0
+        self.violations: list[str] = []
+
+    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+        self.steps += 1
+        if any(row.request_id in self.raises_for for row in rows):
+            raise RuntimeError("the model raised")
+        return [self._compute(row) for row in rows]
+
+    def _compute(self, row: Row) -> int | RowFailure | None:
+        if row.request_id in self.fails_for:
+            return RowFailure("logits are not numbers")
+        if len(row.block_table) * self.block_size < row.position + len(row.token_ids):
+            self.violations.append(f"{row.request_id} has too few blocks")
+        self.computed[row.request_id] = self.computed.get(row.request_id, 0) + len(row.token_ids)
+        for offset, token_id in enumerate(row.token_ids):
+            position = row.position + offset
+            previous = self._read(row, position - 1) if position else 0
+            block_id = row.block_table[position // self.block_size]
+            self.cells[block_id][position % self.block_size] = _cell(previous, token_id)
+        if not row.sample:
+            return None
+        total = sum(self._read(row, position) for position in range(row.position + len(row.token_ids)))
+        return _draw(total, row.sampling, row.output_index, row.ban_token_ids)
+
+    def _read(self, row: Row, position: int) -> int:
+        cell = self.cells[row.block_table[position // self.block_size]][position % self.block_size]
+        if cell == POISON:
+            self.violations.append(f"{row.request_id} reads position {position}, which nobody computed")
+        return cell
+
+
+class NullRunner:
+    """Answers at once: for simulations, where only the order of things matters."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.tokens = 0
+
+    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+        self.steps += 1
+        self.tokens += sum(len(row.token_ids) for row in rows)
+        return [1 if row.sample else None for row in rows]
+
+
+class Driver:
+    """An engine, what was asked of it and what came back."""
+
+    def __init__(
+        self,
+        tenants: Mapping[str, Share] | None = None,
+        *,
+        runner: Any = None,
+        poison: bool = False,
+        **settings: Any,
+    ) -> None:
+        self.config = EngineConfig(**({"num_blocks": 64, "max_num_seqs": 8, "step_token_budget": 64} | settings))
+        self.runner = runner or FakeRunner(self.config.num_blocks, self.config.block_size)
+        self.engine = Engine(
+            self.config, self.runner, tenants or {}, salt_secret=b"salt", version_digest="v1", eos_token_ids=(EOS,)
+        )
+        self.requests: dict[str, Submit] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.ends: dict[str, SequenceDelta] = {}
+        self.aborted: set[str] = set()
+        self._poison = poison
+
+    # asking
+
+    def submit(self, tenant_id: str, prompt: list[int], max_tokens: int = 8, **sampling: Any) -> str:
+        request_id = f"r{len(self.requests)}"
+        request = Submit(request_id, tenant_id, prompt, SamplingParams(max_tokens=max_tokens, **sampling))
+        self.engine.submit(request)
+        self.requests[request_id] = request
+        self.tokens[request_id] = []
+        return request_id
+
+    def abort(self, request_id: str) -> bool:
+        if self.engine.abort(request_id):
+            self.aborted.add(request_id)
+            return True
+        return False
+
+    def preempt(self, request_id: str) -> None:
+        """Preempt a running request now, as the scheduler would."""
+        self.scheduler._preempt(self.sequence(request_id))
+
+    def step(self) -> list[SequenceDelta]:
+        deltas = self.engine.step()
+        for delta in deltas:
+            assert delta.request_id not in self.ends, "a delta after the end"
+            assert delta.request_id not in self.aborted, "a delta after the abort"
+            self.tokens[delta.request_id] += delta.token_ids
+            if delta.finish_reason is not None:
+                self.ends[delta.request_id] = delta
+        if self._poison:
+            self.poison_free_blocks()
+        assert not getattr(self.runner, "violations", None), self.runner.violations
+        return deltas
+
+    def run(self, limit: int = 20_000) -> int:
+        steps = 0
+        while self.engine.has_work:
+            self.step()
+            steps += 1
+            assert steps < limit, f"no end after {limit} steps: {self.engine.dump()}"
+        return steps
+
+    # looking
+
+    @property
+    def scheduler(self) -> Any:
+        return self.engine._scheduler
+
+    @property
+    def pool(self) -> Any:
+        return self.engine._pool
+
+    def tenant(self, tenant_id: str) -> Any:
+        return self.engine._tenant(tenant_id)
+
+    def sequence(self, request_id: str) -> EngineSequence:
+        return self.engine._sequences[request_id]
+
+    def counter(self, tenant_id: str) -> float:
+        return float(self.tenant(tenant_id).counter)
+
+    def poison_free_blocks(self) -> None:
+        for block in self.pool.blocks:
+            if block.owner is None:
+                self.runner.cells[block.id] = [POISON] * self.config.block_size
+
+    def check(self) -> None:
+        """What holds between any two calls."""
+        self.engine.check_integrity()
+        for load in self.engine.tenant_loads():
+            assert load.owned_blocks + load.cached_blocks <= load.cap_blocks, load
+        assert self.engine.load().num_running <= self.config.max_num_seqs
+
+    def check_answers(self) -> None:
+        """What holds at the end: every request ended once, with the tokens that a plain loop gives."""
+        for request_id, request in self.requests.items():
+            expected = reference(request)
+            if request_id in self.aborted or self.ends[request_id].finish_reason is FinishReason.ERROR:
+                assert self.tokens[request_id] == expected[: len(self.tokens[request_id])]
+            else:
+                assert self.tokens[request_id] == expected
+                stopped = expected[-1] in self.sequence_stops(request)
+                assert self.ends[request_id].finish_reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
+
+    @staticmethod
+    def sequence_stops(request: Submit) -> set[int]:
+        return set(request.sampling.stop_token_ids) | (set() if request.sampling.ignore_eos else {EOS})

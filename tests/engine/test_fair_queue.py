@@ -1,0 +1,191 @@
+"""The counter by itself: who is lifted when, who is head, and how long a blocked head is passed."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataplane.contracts.catalog import Share
+from dataplane.contracts.sampling import SamplingParams
+from dataplane.engine.config import EngineConfig
+from dataplane.engine.fair_queue import FairQueue, TenantQueue
+from dataplane.engine.sequence import Sequence
+from dataplane.engine.tenant_budget import TenantBudget
+
+
+class Bench:
+    """A queue whose cap and cache are told what to say."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.capped: set[str] = set()
+        self.cached: dict[str, int] = {}
+        self.config = EngineConfig(num_blocks=100, **settings)
+        self.queue = FairQueue(
+            self.config,
+            lambda sequence: sequence.tenant.id not in self.capped,
+            lambda sequence: self.cached.get(sequence.request_id, 0),
+        )
+        self.arrivals = 0
+
+    def tenant(self, tenant_id: str, weight: int = 1) -> TenantQueue:
+        known = self.queue.tenants.get(tenant_id)
+        return known or self.queue.add_tenant(TenantBudget(tenant_id, Share(weight=weight), 100, 8))
+
+    def enqueue(self, tenant_id: str, request_id: str = "") -> Sequence:
+        self.arrivals += 1
+        sequence = Sequence(
+            request_id or f"r{self.arrivals}",
+            self.tenant(tenant_id),
+            [1],
+            sampling=SamplingParams(max_tokens=1),
+            stop_token_ids=(),
+            arrival=self.arrivals,
+        )
+        self.queue.enqueue(sequence)
+        return sequence
+
+    def serve(self, tenant_id: str, units: float) -> None:
+        self.queue.advance()
+        self.queue.charge(self.tenant(tenant_id), units)
+
+
+def test_who_returns_is_lifted_to_the_least_counter_that_is_served() -> None:
+    bench = Bench()
+    bench.enqueue("busy")
+    bench.serve("busy", 100)
+    bench.queue.advance()
+    bench.enqueue("returning")
+    assert bench.tenant("returning").counter == 100
+
+
+def test_who_only_runs_is_not_eligible_and_is_lifted_when_it_asks_again() -> None:
+    bench = Bench()
+    hoarder, busy = bench.enqueue("hoarder"), bench.enqueue("busy")
+    bench.queue.admit(hoarder)
+    bench.serve("busy", 50)
+    bench.queue.advance()
+    assert [tenant.id for tenant in bench.queue.eligible()] == ["busy"]
+    bench.enqueue("hoarder")
+    assert bench.tenant("hoarder").counter == 50
+    assert busy.tenant.counter == 50
+
+
+def test_a_tenant_blocked_by_its_cap_does_not_pin_the_virtual_time() -> None:
+    bench = Bench()
+    bench.capped.add("capped")
+    bench.enqueue("capped")
+    bench.enqueue("busy")
+    bench.serve("busy", 70)
+    bench.queue.advance()
+    assert bench.queue.virtual_time == 70
+    bench.capped.clear()
+    bench.queue.refresh(bench.tenant("capped"))
+    assert bench.tenant("capped").counter == 70
+
+
+def test_a_head_that_leaves_and_one_that_comes_within_a_step_are_both_noticed() -> None:
+    bench = Bench()
+    leaving = bench.enqueue("flicker")
+    bench.enqueue("busy")
+    bench.serve("busy", 30)
+    bench.queue.withdraw(leaving)
+    bench.queue.advance()
+    bench.enqueue("flicker")
+    assert bench.tenant("flicker").counter == 30
+
+
+def test_a_blocked_head_stands_outside_the_virtual_time_and_keeps_no_credit_from_it() -> None:
+    bench = Bench()
+    blocked = bench.enqueue("large")
+    bench.enqueue("small")
+    bench.queue.block(blocked.tenant, 40)
+    bench.serve("small", 25)
+    bench.queue.advance()
+    assert bench.queue.virtual_time == 25
+    bench.queue.admit(blocked)
+    assert blocked.tenant.counter == 25
+
+
+def test_others_pass_a_blocked_head_up_to_one_line_for_all() -> None:
+    bench = Bench()
+    blocked = bench.enqueue("large")
+    near, far = bench.tenant("near"), bench.tenant("far")
+    bench.queue.charge(far, 39)
+    hold = bench.queue.block(blocked.tenant, 40)
+    assert bench.queue.block(blocked.tenant, 4000) is hold
+    assert hold.admits(near)
+    assert hold.admits(far)
+    bench.queue.charge(far, 1)
+    assert not hold.admits(far)
+    bench.queue.charge(near, 40)
+    assert not hold.admits(near)
+
+
+def test_newcomers_pass_a_blocked_head_together_and_not_one_by_one() -> None:
+    bench = Bench()
+    blocked = bench.enqueue("large")
+    hold = bench.queue.block(blocked.tenant, 40)
+    bench.queue.mark_dispatched(bench.tenant("before"))
+    for number in range(4):
+        newcomer = bench.tenant(f"newcomer{number}")
+        assert hold.admits(newcomer)
+        hold.passed_by(newcomer, 10)
+    assert not hold.admits(bench.tenant("one too many"))
+    assert hold.admits(blocked.tenant)
+
+
+def test_counters_are_divided_by_the_weight() -> None:
+    bench = Bench()
+    bench.queue.charge(bench.tenant("heavy", weight=4), 100)
+    assert bench.tenant("heavy").counter == 25
+
+
+def test_the_turn_is_the_least_counter_give_or_take_the_gap() -> None:
+    bench = Bench(reclaim_gap_units=10)
+    bench.enqueue("first")
+    bench.enqueue("second")
+    bench.queue.charge(bench.tenant("second"), 10)
+    assert bench.queue.is_turn(bench.tenant("second"))
+    bench.queue.charge(bench.tenant("second"), 1)
+    assert not bench.queue.is_turn(bench.tenant("second"))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+def test_the_longest_cached_prefix_goes_first_but_nobody_is_passed_more_often_than_allowed(cached: list[int]) -> None:
+    bench = Bench(prefix_window=4, prefix_max_passes=3)
+    for number, blocks in enumerate(cached):
+        bench.cached[f"q{number}"] = blocks
+    for number in range(len(cached)):
+        bench.enqueue("a", f"q{number}")
+    tenant = bench.tenant("a")
+    left = [f"q{number}" for number in range(len(cached))]
+    passes = 0
+    while left:
+        head = tenant.head
+        assert head is not None
+        assert head.request_id in left[:4]
+        passes = 0 if head.request_id == left[0] else passes + 1
+        assert passes <= 3
+        left.remove(head.request_id)
+        bench.queue.admit(head)
+    assert bench.queue.num_waiting == 0
+
+
+def test_a_preempted_request_is_the_head_before_all_that_never_ran() -> None:
+    bench = Bench()
+    first = bench.enqueue("a")
+    bench.queue.admit(first)
+    bench.cached["r2"] = 5
+    bench.enqueue("a", "r2")
+    first.num_preemptions = 1
+    bench.queue.requeue(first)
+    assert first.tenant.head is first
+
+
+def test_an_idle_engine_owes_nobody_anything() -> None:
+    bench = Bench()
+    bench.queue.charge(bench.tenant("a"), 500)
+    assert not bench.queue.is_forgettable(bench.tenant("a"))
+    bench.queue.settle()
+    assert bench.queue.is_forgettable(bench.tenant("a"))
+    assert bench.tenant("later").counter == 500
