@@ -2,16 +2,22 @@
 
 import os
 import selectors
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import httpx
 import psutil
+
+from dataplane.contracts.replica import ControlAnswer, ControlCall, GetStatus, Status
+from dataplane.contracts.usage import RecordKind, UsageRecord
+from dataplane.contracts.wire import FrameReader, frame
+from dataplane.spool import segment
 
 START_TIMEOUT_S = 60.0
 
@@ -31,6 +37,7 @@ class WorkerProcess:
         model: a model folder; None starts a worker that waits warm on its control socket.
         arguments: added to the command line.
         environment: added to the environment.
+        alone: as a person starts it: no Unix sockets and no spool.
     """
 
     def __init__(
@@ -39,6 +46,8 @@ class WorkerProcess:
         model: Path | None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
         self.folder = folder
         self.model = model
@@ -47,7 +56,7 @@ class WorkerProcess:
         self.control_socket = folder / "control.sock"
         self.spool_dir = folder / "spool"
         self.log_path = folder / "worker.log"
-        self._arguments = list(arguments)
+        self._arguments = list(arguments) if alone else [*self._fleet_arguments(), *arguments]
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[str] | None = None
 
@@ -78,13 +87,16 @@ class WorkerProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def _fleet_arguments(self) -> list[str]:
+        return [
+            "--socket", str(self.socket), "--control-socket", str(self.control_socket),
+            "--spool-dir", str(self.spool_dir),
+        ]  # fmt: skip
+
     def start(self) -> None:
         """Start the process."""
-        command = [
-            sys.executable, "-m", "dataplane.worker", "--port", "0", "--socket", str(self.socket),
-            "--control-socket", str(self.control_socket), "--spool-dir", str(self.spool_dir),
-            "--runtime-dir", str(self.folder / "runtime"), *self._arguments,
-        ]  # fmt: skip
+        command = [sys.executable, "-m", "dataplane.worker", "--port", "0"]
+        command += ["--runtime-dir", str(self.folder / "runtime"), *self._arguments]
         if self.model is not None:
             command += ["--model", str(self.model)]
         with self.log_path.open("ab") as log:
@@ -133,6 +145,56 @@ class WorkerProcess:
         """An async client of the trusted door."""
         transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
         return httpx.AsyncClient(base_url="http://worker", transport=transport, timeout=timeout_s, trust_env=False)
+
+    def control(self, call: ControlCall) -> ControlAnswer:
+        """Make one call on the control socket."""
+        frames: FrameReader[ControlAnswer] = FrameReader(ControlAnswer)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(30)
+            connection.connect(str(self.control_socket))
+            connection.sendall(frame(call))
+            while data := connection.recv(65536):
+                for answer in frames.feed(data):
+                    return answer
+        raise ConnectionError("the worker closed its control socket")
+
+    def status(self) -> Status:
+        """What it says of itself."""
+        answer = self.control(GetStatus())
+        assert isinstance(answer, Status)
+        return answer
+
+    def wait_status(self, wanted: Callable[[Status], bool], timeout_s: float = 30.0) -> Status:
+        """Ask until its status is as ``wanted``."""
+        deadline = time.monotonic() + timeout_s
+        while not wanted(status := self.status()):
+            assert time.monotonic() < deadline, status
+            time.sleep(0.01)
+        return status
+
+    def wait_health(self, status_code: int) -> None:
+        """Ask until ``/health`` answers so."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        with self.trusted_client() as client:
+            while (answer := client.get("/health")).status_code != status_code:
+                assert time.monotonic() < deadline, answer.text
+                time.sleep(0.01)
+
+    def records(self, request_id: str | None = None) -> list[UsageRecord]:
+        """The usage records in its spool, of one request or of all."""
+        paths = sorted(self.spool_dir.glob(f"*/*{segment.SUFFIX}"))
+        found = [record for path in paths for record in segment.read(path, 0, 10**6).records]
+        return [record for record in found if request_id in (None, record.request_id)]
+
+    def wait_records(self, request_id: str, kind: RecordKind, count: int = 1) -> list[UsageRecord]:
+        """Wait until a request has ``count`` records of ``kind``, and return all of it."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            found = self.records(request_id)
+            if sum(record.kind is kind for record in found) >= count:
+                return found
+            assert time.monotonic() < deadline, found
+            time.sleep(0.01)
 
     def child(self, module: str) -> psutil.Process:
         """Return the child that runs ``module``: ``dataplane.worker.engine_process`` or ``dataplane.text.child``."""

@@ -16,10 +16,13 @@ def main() -> int:
     try:
         settings = parse(sys.argv[1:])
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(settings))
+            status, cause = runner.run(serve(settings))
     except SettingsError as error:
         print(f"dataplane.worker: {error}", file=sys.stderr)
         return 2
+    if status:
+        print(f"dataplane.worker: {cause}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ class TransitionError(Exception):
     """An event that the state does not allow."""
 
     def __init__(self, state: ReplicaState, event: Event) -> None:
-        super().__init__(f"a replica that is {state.value.replace('_', ' ')} cannot {event.value.replace('_', ' ')}")
+        super().__init__(f"{event.value} is not possible while the replica is {state.value}")
         self.state = state
         self.event = event
 

@@ -122,7 +122,6 @@ class Meter:
             self._metrics.rejected(self._tenant_id, error.code.code)
         if not self._admitted:
             return
-        failpoints.hit("worker.finishing")
         now_s = time.monotonic()
         tokens = self.generated_tokens if completion_tokens is None else completion_tokens
         if outcome is not Outcome.REFUSED:
@@ -137,6 +136,7 @@ class Meter:
                 num_tokens=self.generated_tokens,
             )
         if self._spool is not None:
+            failpoints.hit("worker.finishing")
             self._append(self._final(outcome, tokens, error, now_s))
 
     def _final(self, outcome: Outcome, tokens: int, error: ApiError | None, now_s: float) -> UsageRecord:

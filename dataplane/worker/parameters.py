@@ -54,6 +54,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "max_completion_tokens": (1, 2**31 - 1),
     "min_tokens": (0, 2**31 - 1),
 }
+MAX_MODEL_CHARS = 256
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 64

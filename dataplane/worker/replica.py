@@ -35,8 +35,9 @@ from dataplane.worker.doors import Caller
 from dataplane.worker.engine_client import EngineClient, LoadError
 from dataplane.worker.lifecycle import Event, TransitionError
 
-LOAD_FAILED = "load_failed"
-ENGINE_LOST = "engine_lost"
+EXIT_FAILED = 1
+EXIT_ENGINE_LOST = 70
+"""EX_SOFTWARE: another process may do better."""
 _log = structlog.get_logger(__name__)
 
 
@@ -64,8 +65,8 @@ class Replica:
         self.engine = EngineClient()
         self.tokenizer = TokenizerClient()
         self.state = ReplicaState.STARTING
-        self.cause = "started"
-        self.detail = ""
+        self.cause = "its libraries are being imported"
+        self.exit_status = 0
         self.model: Model | None = None
         self.stopped = asyncio.Event()
         self.shares: dict[str, Share] = {}
@@ -80,8 +81,8 @@ class Replica:
         await self.engine.start()
         self._spawn(self._watch_engine())
         await self._first(self.engine.imported, self.engine.lost)
-        if self.engine.imported.is_set():
-            self._advance(Event.ENGINE_UP, "libraries_imported")
+        if self.engine.imported.is_set() and self.state is ReplicaState.STARTING:
+            self._advance(Event.ENGINE_UP, "its libraries are imported")
 
     async def stop(self) -> None:
         """End both children."""
@@ -158,7 +159,7 @@ class Replica:
             progress=self.engine.progress,
             pending=self.engine.num_pending,
             cause=self.cause,
-            detail=self.detail or (self.engine.phase if self.state is ReplicaState.LOADING else ""),
+            detail=self.engine.phase if self.state is ReplicaState.LOADING else "",
             kernels=model.kernels if model else "",
             context_tokens=model.context_tokens if model else 0,
             load=self.engine.load,
@@ -177,14 +178,14 @@ class Replica:
                     dump = await self.engine.dump()
                     return Dump(status=self.status(), sequences=dump.sequences)
                 case Attach():
-                    self._advance(Event.ATTACH, "attach")
+                    self._advance(Event.ATTACH, f"loads {call.served_name}")
                     self._spawn(self._load(call))
                 case SetShares(tenants):
                     self.set_shares(tenants)
                 case MarkReady():
-                    self.mark_ready("verified")
+                    self.mark_ready("the fleet saw a generation")
                 case Drain(deadline_s):
-                    self.drain(deadline_s, "drain")
+                    self.drain(deadline_s, "told to drain")
                 case AbortRequest(request_id):
                     self._abort(request_id)
                 case _:
@@ -195,7 +196,7 @@ class Replica:
 
     async def attach(self, call: Attach) -> None:
         """Load a model and return when it is loaded or has failed; :attr:`state` says which."""
-        self._advance(Event.ATTACH, "attach")
+        self._advance(Event.ATTACH, f"loads {call.served_name}")
         await self._load(call)
 
     async def _load(self, call: Attach) -> None:
@@ -215,11 +216,13 @@ class Replica:
                 ),
             )
         except (LoadError, ApiError, OSError, ValueError) as error:
-            self.fail(LOAD_FAILED, str(error))
+            self.fail(f"the model cannot be loaded: {error}", EXIT_FAILED)
             return
+        if self.state is not ReplicaState.LOADING:
+            return  # told to drain meanwhile
         self.shares = call.tenants
         self.model = Model(call, config, loaded.context_tokens, loaded.kernels)
-        self._advance(Event.LOADED, "loaded")
+        self._advance(Event.LOADED, "the model is loaded")
         _log.info(
             "model_loaded",
             model=call.served_name,
@@ -267,7 +270,8 @@ class Replica:
         except TimeoutError:
             _log.warning("drain_deadline", requests=self._requests, deadline_s=deadline_s)
             self.end_all()
-        self._advance(Event.DRAINED, self.cause)
+        if self.state is ReplicaState.DRAINING:  # else it failed meanwhile
+            self._advance(Event.DRAINED, self.cause)
         self.stopped.set()
 
     def end_all(self) -> None:
@@ -287,17 +291,16 @@ class Replica:
         self.cause = cause
         _log.info("replica_state", old=old.value, new=self.state.value, cause=cause)
 
-    def fail(self, cause: str, detail: str) -> None:
-        """Give up for ever: :attr:`stopped` is set, and ``detail`` says why."""
+    def fail(self, cause: str, exit_status: int) -> None:
+        """Give up for ever: :attr:`stopped` is set, ``cause`` says why, the process is to end with ``exit_status``."""
         if self.state is not ReplicaState.STOPPED:
-            self.detail = detail
-            _log.error("replica_failed", cause=cause, detail=detail)
+            self.exit_status = exit_status
             self._advance(Event.FAILED, cause)
             self.stopped.set()
 
     async def _watch_engine(self) -> None:
         await self.engine.lost.wait()
-        self.fail(ENGINE_LOST, "the engine process ended")
+        self.fail("the engine process ended", EXIT_ENGINE_LOST)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -198,6 +198,8 @@ def _convert(fields: Mapping[str, Any], supported: frozenset[str], kind: type[_A
 
 def _checked(fields: _Fields, prompt: Prompt) -> GenerationRequest:
     parameters.check_ranges(msgspec.structs.asdict(fields))
+    if len(fields.model) > parameters.MAX_MODEL_CHARS:
+        raise invalid("model", f"at most {parameters.MAX_MODEL_CHARS} characters are allowed")
     stops = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop)
     parameters.check_stops(stops)
     parameters.check_labels(fields.user, fields.metadata)

@@ -6,7 +6,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -22,15 +21,13 @@ from dataplane.worker.app import ABORT_EXTENSION, Receive, Scope, Send, Worker
 from dataplane.worker.control import ControlServer
 from dataplane.worker.lifecycle import TransitionError
 from dataplane.worker.metrics import Metrics
-from dataplane.worker.replica import ENGINE_LOST, LOAD_FAILED, Replica
+from dataplane.worker.replica import EXIT_FAILED, Replica
 from dataplane.worker.settings import Settings, SettingsError
 
-EXIT_STOPPED = 0
-EXIT_FAILED = 1
-EXIT_ENGINE_LOST = 70
-"""EX_SOFTWARE: the fleet starts another process."""
-_LAST_WORDS_S = 2.0
-_FLUSH_S = 5.0
+_LAST_WORDS_S = 2
+_KEEP_ALIVE_S = 75
+_BACKLOG = 1024
+_FLUSH_S = 2.0
 _FAILURE_LINGER_S = 5.0
 _WRITE_BUFFER_BYTES = 32 * 1024
 _log = structlog.get_logger(__name__)
@@ -56,24 +53,41 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(settings: Settings) -> int:
-    """Run the worker until it is stopped, and return its exit status.
+async def serve(settings: Settings) -> tuple[int, str]:
+    """Run the worker until it is stopped; return its exit status and why it stopped.
+
+    What is started last is ended first: no request runs any more when the engine ends, no record is written any more
+    when the spool is closed and shipped.
 
     Raises:
-        SettingsError: a port or a path that cannot be used.
+        SettingsError: a port, a path or an environment that cannot be used.
     """
-    sockets = _listen(settings)
-    spool = _open_spool(settings)
     replica = Replica(settings.replica_id, settings.stall_s)
-    worker = Worker(
-        replica,
-        Metrics(),
-        spool,
-        trust_header=settings.trust_tenant_header,
-        patience_s=settings.client_patience_s,
-    )
-    app = worker.app()
-    http = _Server(
+    async with contextlib.AsyncExitStack() as running:
+        sockets = _listen(settings, running)
+        spool = await _spool(settings, running)
+        running.push_async_callback(replica.stop)
+        worker = Worker(
+            replica, Metrics(), spool, trust_header=settings.trust_tenant_header, patience_s=settings.client_patience_s
+        )
+        app = worker.app()
+        if settings.control_socket is not None:
+            control = ControlServer(replica, settings.control_socket)
+            await control.start()
+            running.push_async_callback(control.stop)
+        serving = _serve_http(app, sockets, running)
+        starting = asyncio.create_task(_start(replica, settings, app, sockets))
+        running.push_async_callback(_cancelled, starting)
+        _drain_on_signals(replica, settings.drain_s)
+        stopped = asyncio.create_task(replica.stopped.wait())
+        await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if replica.exit_status == EXIT_FAILED and settings.control_socket is not None:
+            await asyncio.sleep(_FAILURE_LINGER_S)  # the fleet polls for the reason; an exit status cannot carry it
+    return replica.exit_status, replica.cause
+
+
+def _serve_http(app: Any, sockets: list[socket.socket], running: contextlib.AsyncExitStack) -> "asyncio.Task[None]":  # noqa: ANN401 - an ASGI application
+    server = _Server(
         uvicorn.Config(
             app,
             http=_Protocol,
@@ -82,88 +96,69 @@ async def serve(settings: Settings) -> int:
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=round(_LAST_WORDS_S),
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_LAST_WORDS_S,
         )
     )
-    serving = asyncio.create_task(http.serve(sockets))
-    control = ControlServer(replica, settings.control_socket) if settings.control_socket else None
-    if control is not None:
-        await control.start()
-    shipper = _shipper(settings)
-    shipping = asyncio.create_task(shipper.run()) if shipper else None
-    _drain_on_signals(replica, settings.drain_s)
-    starting = asyncio.create_task(_start(replica, settings, app, sockets))
-    try:
-        await replica.stopped.wait()
-        if replica.cause == LOAD_FAILED and control is not None:
-            await asyncio.sleep(_FAILURE_LINGER_S)  # the fleet polls for the reason; the exit status cannot carry it
-    finally:
-        starting.cancel()
-        http.should_exit = True
-        await asyncio.gather(serving, starting, return_exceptions=True)
-        if control is not None:
-            await control.stop()
-        await replica.stop()
-        if spool is not None:
-            await spool.close()
-        await _last_shipment(shipper, shipping)
-        if settings.socket is not None:
-            settings.socket.unlink(missing_ok=True)
-    return _exit_status(replica)
+    serving = asyncio.create_task(server.serve(sockets))
+
+    async def stop() -> None:
+        server.should_exit = True
+        await serving
+
+    running.push_async_callback(stop)
+    return serving
 
 
-def _exit_status(replica: Replica) -> int:
-    if replica.cause == ENGINE_LOST:
-        return EXIT_ENGINE_LOST
-    return EXIT_FAILED if replica.detail else EXIT_STOPPED
+async def _cancelled(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-def _listen(settings: Settings) -> list[socket.socket]:
+def _listen(settings: Settings, running: contextlib.AsyncExitStack) -> list[socket.socket]:
+    """Bind the doors, TCP first."""
     sockets = []
+    where = f"{settings.host}:{settings.port}"
     try:
         if settings.port is not None:
             family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-            sockets.append(socket.create_server((settings.host, settings.port), family=family, backlog=1024))
+            sockets.append(socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG))
         if settings.socket is not None:
+            where = str(settings.socket)
             settings.socket.unlink(missing_ok=True)
-            unix = socket.socket(socket.AF_UNIX)
-            unix.bind(str(settings.socket))
+            sockets.append(socket.socket(socket.AF_UNIX))
+            sockets[-1].bind(where)
             settings.socket.chmod(0o600)
-            unix.listen(1024)
-            sockets.append(unix)
+            sockets[-1].listen(_BACKLOG)
+            running.callback(settings.socket.unlink, missing_ok=True)
     except OSError as error:
-        where = f"{settings.host}:{settings.port}" if not sockets and settings.port is not None else settings.socket
         raise SettingsError(f"cannot listen on {where}: {error.strerror}") from error
     for listener in sockets:
         listener.setblocking(False)
     return sockets
 
 
-def _open_spool(settings: Settings) -> SpoolWriter | None:
+async def _spool(settings: Settings, running: contextlib.AsyncExitStack) -> SpoolWriter | None:
+    """Open the usage spool, and ship it where there is a control plane."""
     if settings.spool_dir is None:
         return None
+    if settings.control_url is not None:
+        secret = os.environ.get("PAGODA_INTERNAL_SECRET")
+        if not secret:
+            raise SettingsError("--control-url needs the environment variable PAGODA_INTERNAL_SECRET")
+        shipper = Shipper(settings.spool_dir, settings.control_url, secret)
+        running.push_async_callback(_last_shipment, shipper, asyncio.create_task(shipper.run()))
     try:
-        return SpoolWriter(settings.spool_dir, settings.replica_id, settings.spool_max_mb * 2**20)
+        spool = SpoolWriter(settings.spool_dir, settings.replica_id, settings.spool_max_mb * 2**20)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--spool-dir {settings.spool_dir}: {error}") from error
+    running.push_async_callback(spool.close)
+    return spool
 
 
-def _shipper(settings: Settings) -> Shipper | None:
-    if settings.control_url is None or settings.spool_dir is None:
-        return None
-    secret = os.environ.get("PAGODA_INTERNAL_SECRET")
-    if not secret:
-        raise SettingsError("--control-url needs the environment variable PAGODA_INTERNAL_SECRET")
-    return Shipper(settings.spool_dir, settings.control_url, secret)
-
-
-async def _last_shipment(shipper: Shipper | None, shipping: "asyncio.Task[None] | None") -> None:
+async def _last_shipment(shipper: Shipper, shipping: "asyncio.Task[None]") -> None:
     """Ship the closed spool if that is quick; else it is an orphan that the next process on this node adopts."""
-    if shipper is None or shipping is None:
-        return
-    shipping.cancel()
-    await asyncio.gather(shipping, return_exceptions=True)
+    await _cancelled(shipping)
     with contextlib.suppress(ShipError, httpx.HTTPError, OSError, TimeoutError):
         async with asyncio.timeout(_FLUSH_S):
             await shipper.flush()
@@ -174,7 +169,7 @@ def _drain_on_signals(replica: Replica, drain_s: float) -> None:
 
     def handle() -> None:
         try:
-            replica.drain(drain_s, "signal")
+            replica.drain(drain_s, "told to stop by a signal")
         except TransitionError:
             replica.end_all()
 
@@ -203,13 +198,12 @@ async def _start(replica: Replica, settings: Settings, app: Any, sockets: list[s
     )
     model = replica.model
     if model is None:
-        print(f"dataplane.worker: cannot serve {settings.model}: {replica.detail}", file=sys.stderr)
         return
     try:
         await verify(app, model.attach.served_name)
-        replica.mark_ready("own_generation")
+        replica.mark_ready("its first generation was answered")
     except (VerificationError, TransitionError) as error:
-        replica.fail("verification_failed", str(error))
+        replica.fail(str(error), EXIT_FAILED)
         return
     load = replica.engine.load
     pool_tokens = load.total_blocks * load.block_size if load else 0

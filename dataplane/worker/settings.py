@@ -58,7 +58,8 @@ def read_tenants(raw: bytes) -> dict[str, Share]:
     except (strict_json.StrictJsonError, msgspec.ValidationError) as error:
         raise SettingsError(f"the tenants file cannot be used: {error}") from error
     for name, share in shares.items():
-        if not name or share.guarantee_tokens < 0 or share.weight < 1 or (share.cap_tokens or 1) < 1:
+        cap_tokens = 1 if share.cap_tokens is None else share.cap_tokens
+        if not name or share.guarantee_tokens < 0 or share.weight < 1 or cap_tokens < 1:
             raise SettingsError(f"tenant {name!r}: guarantee_tokens is 0 or more, cap_tokens and weight are 1 or more")
         if share.cap_tokens is not None and share.cap_tokens < share.guarantee_tokens:
             raise SettingsError(f"tenant {name!r}: cap_tokens is below guarantee_tokens")
