@@ -1,12 +1,15 @@
 """What every request passes: its id, its context for logs and audit rows, and the pages of our errors."""
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote
 
 import structlog
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from dataplane.contracts.headers import PUBLIC_REQUEST_ID
 from dataplane.contracts.ids import Kind, new_id
@@ -36,6 +39,17 @@ class RequestContextMiddleware:
             response = self._get_response(request)
         response[PUBLIC_REQUEST_ID] = request_id
         return response
+
+
+class StaticMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]  # WhiteNoise has no types
+    """Static files as whole answers: they are small, and an ASGI server cannot stream what is read from a disk."""
+
+    @staticmethod
+    def serve(static_file: Any, request: HttpRequest) -> HttpResponse:  # noqa: ANN401
+        """Answer with the file."""
+        streamed = WhiteNoiseMiddleware.serve(static_file, request)
+        with contextlib.closing(streamed):
+            return HttpResponse(b"".join(streamed), status=streamed.status_code, headers=streamed.headers)
 
 
 class DomainErrorMiddleware:

@@ -102,7 +102,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "controlplane.middleware.RequestContextMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "controlplane.middleware.StaticMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -168,7 +168,7 @@ DATABASE_ROUTERS = ["controlplane.routers.MigrateAsOwner"]
 REDIS_URL = os.environ["REDIS_URL"]
 CACHES = {
     "default": {
-        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "BACKEND": "controlplane.cache.RedisOrLocalCache",
         "LOCATION": REDIS_URL,
         "KEY_PREFIX": "pagoda:web",
         "OPTIONS": {"socket_connect_timeout": 1, "socket_timeout": 1},

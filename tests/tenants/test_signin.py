@@ -146,3 +146,23 @@ def test_pages_carry_the_headers_that_keep_browsers_safe(client, db):
     assert "unsafe" not in policy
     assert (answer["X-Frame-Options"], answer["X-Content-Type-Options"]) == ("DENY", "nosniff")
     assert answer["X-Request-ID"].startswith("req_")
+
+
+def test_sign_in_goes_on_and_guessing_is_still_stopped_while_redis_is_away(personas, client, settings):
+    settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}}
+    for _ in range(5):
+        sign_in(client, "alice@acme.example", "wrong")
+    sign_in(client, "alice@acme.example")
+    assert not is_signed_in(client)
+    sign_in(client, "bob@acme.example")
+    assert is_signed_in(client)
+
+
+def test_a_static_file_is_served_whole_with_its_type(client, db):
+    answer = client.get("/static/django_htmx/htmx-2.min.js")
+    assert (answer.status_code, answer["Content-Type"]) == (200, 'text/javascript; charset="utf-8"')
+    assert len(answer.content) == int(answer["Content-Length"]) > 10_000
+    again = client.get("/static/django_htmx/htmx-2.min.js", headers={"If-Modified-Since": answer["Last-Modified"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/static/no-such-file.js").status_code == 404
+    assert client.get("/static/../manage.py").status_code == 404
