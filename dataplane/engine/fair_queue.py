@@ -172,14 +172,15 @@ class FairQueue:
         if was_blocked:
             # While memory blocked it, it stood outside the virtual time; that must not become credit.
             self._lift(tenant)
-        passed = next(iter(tenant.waiting)) != sequence.request_id
-        tenant.front_passes = tenant.front_passes + 1 if passed else 0
+        tenant.front_passes += 1  # back to 0 if it was the front itself
         tenant.running[sequence.request_id] = sequence
         self.withdraw(sequence)
 
     def withdraw(self, sequence: Sequence) -> None:
         """Take a waiting request out of the line."""
         tenant = sequence.tenant
+        if next(iter(tenant.waiting)) == sequence.request_id:
+            tenant.front_passes = 0
         del tenant.waiting[sequence.request_id]
         self.num_waiting -= 1
         if tenant.head is sequence:

@@ -66,18 +66,19 @@ class PrefixCache:
             hits.append(block)
         return hits
 
-    def register(self, sequence: Sequence, start_tokens: int) -> None:
-        """Index the blocks of ``sequence`` that became full since ``start_tokens`` were computed."""
-        if not self.enabled:
-            return
+    def register(self, sequence: Sequence, start_tokens: int) -> bool:
+        """Index the blocks of ``sequence`` that became full since ``start_tokens`` were computed; False if none did."""
         size = self._block_size
         first, last = start_tokens // size, sequence.num_computed_tokens // size
+        if not self.enabled or first == last:
+            return False
         self._extend_chain(sequence, last)
         for position in range(first, last):
             block = sequence.table.blocks[position]
             if block.digest is None:
                 token_ids = sequence.token_ids[position * size : (position + 1) * size]
                 self._pool.register(block, sequence.chain[position], token_ids)
+        return True
 
     def _extend_chain(self, sequence: Sequence, num_blocks: int) -> None:
         chain, size = sequence.chain, self._block_size

@@ -95,23 +95,24 @@ class Scheduler:
 
     def commit(self, sequence: Sequence, num_tokens: int, token_id: int | None) -> None:
         """Book a computed chunk: charge its tenant, index the blocks it filled, append the sampled token."""
-        start = sequence.num_computed_tokens
-        end = start + num_tokens
+        start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + num_tokens
         units = self._prompt_units(sequence, end)
         sequence.charged_tokens = max(sequence.charged_tokens, min(end, sequence.num_prompt_tokens))
-        if sequence.is_recomputing and end >= sequence.high_water_tokens:
-            sequence.running_since_step = self.step_number
-        recomputed_tokens = max(0, min(end, sequence.high_water_tokens) - start)
+        recomputed_tokens = 0
+        if sequence.is_recomputing:
+            recomputed_tokens = min(end, sequence.high_water_tokens) - start
+            self._credit.spend(sequence.reclaimed_by, recomputed_tokens)
+            if end >= sequence.high_water_tokens:
+                sequence.running_since_step = self.step_number
         self._credit.work_tokens += num_tokens - recomputed_tokens
-        self._credit.spend(sequence.reclaimed_by, recomputed_tokens)
         sequence.num_computed_tokens = end
         sequence.high_water_tokens = max(sequence.high_water_tokens, end)
-        self._prefix_cache.register(sequence, start)
+        if self._prefix_cache.register(sequence, start):
+            self.queue.refresh(sequence.tenant)  # its head may share them, and so fit its cap
         if token_id is not None:
             sequence.token_ids.append(token_id)
             units += self._config.output_weight
         self.queue.charge(sequence.tenant, units)
-        self.queue.refresh(sequence.tenant)
 
     def deallocate(self, sequence: Sequence) -> None:
         """End a sequence, running or waiting; its blocks are free or cached at once."""
@@ -346,7 +347,8 @@ class Scheduler:
 
     def _prompt_units(self, sequence: Sequence, end: int) -> float:
         """Return what the prompt up to position ``end`` costs beyond what was paid: recompute is free."""
-        end = min(end, sequence.num_prompt_tokens)
-        unpaid = max(0, end - sequence.charged_tokens)
+        unpaid = min(end, sequence.num_prompt_tokens) - sequence.charged_tokens
+        if unpaid <= 0:
+            return 0.0
         cached = min(unpaid, max(0, sequence.prefix_tokens - sequence.charged_tokens))
         return self._config.cached_weight * cached + self._config.input_weight * (unpaid - cached)
