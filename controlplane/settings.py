@@ -78,6 +78,7 @@ ALLOWED_HOSTS = [*_LOOPBACK_HOSTS, *_public_hosts]
 # ------------------------------------------------------------------------------------------------------- applications
 
 INSTALLED_APPS = [
+    "console",
     "tenants",
     "controlplane.apps.ControlplaneConfig",
     "controlplane.jobs",
@@ -122,13 +123,14 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "console" / "templates"],
+        "DIRS": [BASE_DIR / "console" / "templates"],  # before allauth's own, which the console dresses
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "console.frame.frame",
             ],
         },
     }

@@ -8,4 +8,5 @@ urlpatterns = [
     path("healthz", health.live, name="health"),
     path("account/", include("allauth.urls")),
     path("", include("controlplane.api.urls")),
+    path("", include("console.urls")),
 ]

@@ -1,0 +1,72 @@
+"""What is around every page: the tenant, the navigation and the theme."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest
+from django.urls import reverse
+
+from tenants.actor import Actor
+from tenants.roles import Permission
+from tenants.selectors import memberships
+
+THEME_COOKIE = "pagoda_theme"
+THEMES = ("light", "dark")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry of the navigation."""
+
+    label: str
+    url: str
+    current: bool
+
+
+_TENANT_ITEMS = (
+    ("Home", "console:home", Permission.TENANT_READ),
+    ("Playground", "console:playground", Permission.PLAYGROUND_USE),
+    ("Deployments", "console:deployments", Permission.DEPLOYMENTS_READ),
+    ("API keys", "console:keys", Permission.KEYS_READ),
+    ("Usage", "console:usage", Permission.USAGE_READ),
+)
+_PLATFORM_ITEMS = (
+    ("Fleet", "console:fleet", Permission.PLATFORM_FLEET),
+    ("Tenants", "console:tenants", Permission.PLATFORM_TENANTS),
+)
+
+
+def frame(request: HttpRequest) -> dict[str, Any]:
+    """Context processor: the theme for every page, the navigation where somebody is signed in."""
+    theme = request.COOKIES.get(THEME_COOKIE, "")
+    context: dict[str, Any] = {"theme": theme if theme in THEMES else "light"}
+    actor: Actor | None = getattr(request, "actor", None)
+    if actor is not None and request.user.is_authenticated and not request.headers.get("HX-Request"):
+        context["nav_tenants"] = [member.tenant for member in memberships(request.user)]
+        context["nav_items"] = _items(request, actor)
+        context["nav_platform"] = _platform_items(request) if request.user.is_platform_admin else []
+        context["actor"] = actor
+    return context
+
+
+def _items(request: HttpRequest, actor: Actor) -> list[Item]:
+    if actor.home is None:
+        return []
+    slug = actor.tenant.slug
+    return [
+        Item(label, url, _is_current(request, url, exact=name == "console:home"))
+        for label, name, permission in _TENANT_ITEMS
+        if actor.may(permission)
+        for url in [reverse(name, args=[slug])]
+    ]
+
+
+def _platform_items(request: HttpRequest) -> list[Item]:
+    return [
+        Item(label, reverse(name), _is_current(request, reverse(name), exact=False))
+        for label, name, _ in _PLATFORM_ITEMS
+    ]
+
+
+def _is_current(request: HttpRequest, url: str, *, exact: bool) -> bool:
+    return request.path == url if exact else request.path.startswith(url)

@@ -1,0 +1,95 @@
+"""Numbers as people read them: with units, short, and never more exact than they are."""
+
+from datetime import datetime
+from decimal import Decimal
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
+_STATE_TONES = {
+    "ready": "good",
+    "active": "good",
+    "settled": "good",
+    "stop": "good",
+    "length": "good",
+    "warm_idle": "info",
+    "starting": "warn busy",
+    "loading": "warn busy",
+    "warming": "warn busy",
+    "draining": "warn busy",
+    "paused": "warn",
+    "open": "info busy",
+    "aborted": "warn",
+    "refused": "warn",
+    "failed": "bad",
+    "stopped": "bad",
+    "revoked": "bad",
+    "suspended": "bad",
+}
+
+
+@register.filter
+def count(value: int | None) -> str:
+    """1234 is ``1,234``, 1234567 is ``1.23M``; None is a dash."""
+    if value is None:
+        return "–"
+    for size, unit in ((1_000_000_000, "B"), (1_000_000, "M"), (10_000, "k")):
+        if abs(value) >= size:
+            scaled = Decimal(value) / (1000 if unit == "k" else size)
+            return f"{scaled:.3g}{unit}" if abs(scaled) < 1000 else f"{scaled:,.0f}{unit}"
+    return f"{value:,}"
+
+
+@register.filter
+def usd(microusd: int) -> str:
+    """Micro-USD as dollars: two places from one dollar, four below, and never 0 for something."""
+    if microusd == 0:
+        return "$0"
+    dollars = Decimal(microusd) / 1_000_000
+    if dollars < Decimal("0.0001"):
+        return "<$0.0001"
+    return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.4f}"
+
+
+@register.filter
+def ms(value: int | None) -> str:
+    """Milliseconds, from ten seconds on as seconds; None is a dash."""
+    if value is None:
+        return "–"
+    return f"{value:,} ms" if value < 10_000 else f"{value / 1000:,.1f} s"
+
+
+@register.filter
+def ago(moment: datetime | None) -> SafeString | str:
+    """A ``<time>`` that says how long ago, with the UTC moment for those who want it; None is ``never``."""
+    if moment is None:
+        return "never"
+    seconds = int((timezone.now() - moment).total_seconds())
+    text, future = _span(abs(seconds)), seconds < 0
+    words = "just now" if abs(seconds) < 5 else f"in {text}" if future else f"{text} ago"
+    return format_html('<time datetime="{0}" title="{0}">{1}</time>', moment.strftime("%Y-%m-%dT%H:%M:%SZ"), words)
+
+
+def _span(seconds: int) -> str:
+    for size, unit in ((_DAY_S, "day"), (_HOUR_S, "hour"), (_MINUTE_S, "minute"), (1, "second")):
+        if seconds >= size:
+            number = seconds // size
+            return f"{number} {unit}{'' if number == 1 else 's'}"
+    return "a moment"
+
+
+@register.filter
+def words(state: str) -> str:
+    """A state as words: ``warm_idle`` is ``Warm idle``."""
+    return state.replace("_", " ").capitalize()
+
+
+@register.filter
+def tone(state: str) -> str:
+    """The classes of a state's badge."""
+    return _STATE_TONES.get(state, "")

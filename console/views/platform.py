@@ -1,0 +1,109 @@
+"""Pages of those who run the platform: the fleet, tenants and their limits."""
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from console import charts
+from console.access import platform_page
+from console.errors import show_faults
+from controlplane.deployments import selectors as deployments
+from controlplane.metering import selectors as metering
+from dataplane.contracts.catalog import Limits
+from tenants import selectors
+from tenants.actor import Actor
+from tenants.errors import Invalid
+from tenants.roles import Permission
+from tenants.services import quotas, tenancy
+
+
+class LimitsForm(forms.Form):
+    """The limits of a tenant; an empty field is no limit."""
+
+    requests_per_minute = forms.IntegerField(min_value=1, required=False)
+    tokens_per_minute = forms.IntegerField(min_value=1, required=False, help_text="Input and output tokens together.")
+    concurrent_requests = forms.IntegerField(min_value=1, required=False, label="Requests at a time")
+    max_request_tokens = forms.IntegerField(
+        min_value=1, required=False, label="Tokens of one request", help_text="Input and output tokens together."
+    )
+
+
+@require_GET
+@platform_page(Permission.PLATFORM_FLEET)
+def fleet(request: HttpRequest, actor: Actor) -> HttpResponse:
+    """Show every node and replica, with the KV budgets of the tenants on it."""
+    names = {item.id: f"{item.owner}/{item.name}" for item in deployments.list_all_deployments(actor=actor)}
+    nodes = [
+        (
+            node.node,
+            [(replica, names.get(replica.row.deployment_id, ""), _kv_meter(replica)) for replica in node.replicas],
+        )
+        for node in deployments.list_fleet(actor=actor)
+    ]
+    open_requests, set_aside = metering.count_open(actor=actor)
+    context = {"nodes": nodes, "open_requests": open_requests, "set_aside": set_aside}
+    partial = request.headers.get("HX-Request")
+    return render(request, "console/parts/fleet_live.html" if partial else "console/pages/fleet.html", context)
+
+
+def _kv_meter(replica: deployments.Replica) -> tuple[charts.Segment, ...]:
+    load = replica.report.load
+    if load is None:
+        return ()
+    return charts.meter([("In use", load.owned_blocks), ("Cached", load.cached_blocks)], load.total_blocks)
+
+
+@require_GET
+@platform_page(Permission.PLATFORM_TENANTS)
+def tenants(request: HttpRequest, actor: Actor) -> HttpResponse:
+    """List every tenant with its limits."""
+    return render(request, "console/pages/tenants.html", {"tenants": selectors.list_tenants(actor=actor)})
+
+
+@require_http_methods(["GET", "POST"])
+@platform_page(Permission.PLATFORM_QUOTAS)
+def limits(request: HttpRequest, actor: Actor, slug: str) -> HttpResponse:
+    """Edit the limits of a tenant; gateways obey within two seconds."""
+    tenant = selectors.get_tenant(actor=actor, slug=slug)
+    current = next(found for row, found in selectors.list_tenants(actor=actor) if row.id == tenant.id)
+    form = LimitsForm(request.POST or None, initial={name: getattr(current, name) for name in Limits.__struct_fields__})
+    status = 200
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            try:
+                quotas.set_tenant_quota(actor=actor, tenant_id=tenant.id, limits=Limits(**form.cleaned_data))
+            except Invalid as error:
+                show_faults(form, error)
+            else:
+                messages.success(request, f"The limits of {tenant.slug} are saved. The next admission obeys them.")
+                return redirect("console:tenants")
+    return render(request, "console/pages/tenant_limits.html", {"tenant": tenant, "form": form}, status=status)
+
+
+@require_http_methods(["GET", "POST"])
+@platform_page(Permission.PLATFORM_TENANTS)
+def suspend(request: HttpRequest, actor: Actor, slug: str) -> HttpResponse:
+    """Name what will stop, ask for the tenant's name and a reason, then stop serving its keys."""
+    tenant = selectors.get_tenant(actor=actor, slug=slug)
+    if request.method == "GET":
+        return render(request, "console/pages/tenant_suspend.html", {"tenant": tenant})
+    reason = request.POST.get("reason", "")
+    if request.POST.get("confirm", "") != tenant.slug or not reason.strip():
+        context = {"tenant": tenant, "reason": reason, "fault": "Write the tenant's name and the reason."}
+        return render(request, "console/pages/tenant_suspend.html", context, status=422)
+    tenancy.suspend_tenant(actor=actor, tenant_id=tenant.id, reason=reason)
+    messages.success(request, f"{tenant.slug} is suspended. Its running streams end within seconds.")
+    return redirect("console:tenants")
+
+
+@require_POST
+@platform_page(Permission.PLATFORM_TENANTS)
+def resume(request: HttpRequest, actor: Actor, slug: str) -> HttpResponse:
+    """Serve a suspended tenant again."""
+    tenant = selectors.get_tenant(actor=actor, slug=slug)
+    tenancy.resume_tenant(actor=actor, tenant_id=tenant.id)
+    messages.success(request, f"{tenant.slug} is served again.")
+    return redirect("console:tenants")
