@@ -1,7 +1,9 @@
 """The limiter on a real Redis: caps that parallel callers cannot pass, settlement, flushes and outages."""
 
 import asyncio
+import os
 import secrets
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -191,9 +193,6 @@ async def test_slots_taken_while_redis_was_away_are_asserted_when_it_is_back(own
 
 
 async def test_a_redis_that_hangs_costs_one_timeout_not_one_for_each_request(own_redis: Redis) -> None:
-    import os
-    import signal
-
     limited = scopes(Limits(requests_per_minute=1000))
     async with limiters(own_redis.url, timeout_s=0.2) as [limiter]:
         assert len(await burst([limiter], limited, 1)) == 1

@@ -1,0 +1,232 @@
+"""Limits, a full spool and a cold model, as callers meet them over HTTP."""
+
+import asyncio
+
+import httpx
+import msgspec
+import pytest
+import redis
+from fake_replica import Call, FakeReplica, replies, token_event
+from gateway_harness import BODY, NO_REDIS, error_of, gateway
+from gateway_world import World, report
+from ports import free_port
+
+from dataplane.contracts.replica import ReplicaState
+from dataplane.contracts.usage import Outcome
+from stack.redis import Redis
+
+pytestmark = pytest.mark.anyio
+
+
+class Gate:
+    """A replica script that answers only once it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def __call__(self, call: Call) -> None:
+        opened = asyncio.ensure_future(self.opened.wait())
+        gone = asyncio.ensure_future(call.gone.wait())
+        await asyncio.wait({opened, gone}, return_when=asyncio.FIRST_COMPLETED)
+        opened.cancel()
+        gone.cancel()
+        if self.opened.is_set():
+            await replies()(call)
+
+
+async def test_of_a_burst_of_twenty_exactly_the_ten_allowed_at_a_time_run(world: World, home, clean_redis) -> None:
+    world.limit("acme", concurrent_requests=10)
+    async with gateway(world, home, clean_redis) as g:
+        gate = g.replicas[0].script = Gate()
+        calls = [asyncio.ensure_future(g.post(BODY | {"stream": n % 2 == 0})) for n in range(20)]
+        await g.replicas[0].until_called(10)
+        async with asyncio.timeout(10):
+            while sum(call.done() for call in calls) < 10:
+                await asyncio.sleep(0.01)
+        assert len(g.replicas[0].calls) == 10
+        gate.opened.set()
+        statuses = sorted(response.status_code for response in await asyncio.gather(*calls))
+        assert statuses == [200] * 10 + [429] * 10
+        assert (await g.post()).status_code == 200
+        assert len(await g.records(11)) == 11, "what the gate refuses is not billed"
+
+
+async def test_a_caller_that_asks_again_right_after_its_answer_finds_its_slot_free(
+    world: World, home, clean_redis
+) -> None:
+    world.limit(world.acme_key.lookup, concurrent_requests=1)
+    async with gateway(world, home, clean_redis) as g:
+        for n in range(30):
+            if n % 2:
+                response = await g.post()
+            else:
+                response, _ = await g.stream()
+            assert response.status_code == 200, n
+
+
+async def test_a_429_names_the_limit_and_when_to_come_back(world: World, home, clean_redis) -> None:
+    world.limit("acme", requests_per_minute=2, tokens_per_minute=10_000)
+    async with gateway(world, home, clean_redis) as g:
+        first = await g.post()
+        assert first.headers["x-ratelimit-limit-requests"] == "2"
+        assert first.headers["x-ratelimit-remaining-requests"] == "1"
+        assert '"tenant-requests-per-minute";r=1' in first.headers["ratelimit"]
+        await g.post()
+        waits = set()
+        for _ in range(5):
+            response = await g.post()
+            assert (response.status_code, error_of(response.content)["code"]) == (429, "requests_per_minute")
+            assert error_of(response.content)["type"] == "rate_limit_error"
+            assert "limit of 2 requests per minute" in error_of(response.content)["message"]
+            assert response.headers["x-ratelimit-remaining-requests"] == "0"
+            assert 50 <= int(response.headers["retry-after"]) <= 76
+            waits.add(response.headers["retry-after-ms"])
+        assert len(waits) > 1, "every caller was told the same moment"
+
+
+async def test_tokens_are_settled_by_what_the_replica_counted(world: World, home, clean_redis) -> None:
+    world.limit("acme", tokens_per_minute=1000)
+    async with gateway(world, home, clean_redis) as g:
+        for stream in (False, True):
+            reserved = await g.post(BODY | {"max_tokens": 500, "stream": stream})
+            left = int(reserved.headers["x-ratelimit-remaining-tokens"])
+            assert left < 500
+            settled = await g.post(BODY | {"max_tokens": 1})
+            # 7 prompt and 3 completion tokens were used, whatever had been reserved.
+            assert int(settled.headers["x-ratelimit-remaining-tokens"]) > 900
+
+
+async def test_an_aborted_stream_pays_for_what_was_generated(world: World, home, clean_redis) -> None:
+    async def some(call: Call) -> None:
+        await call.head()
+        await call.chunk(token_event(100, prompt_tokens=50))
+        await call.gone.wait()
+
+    world.limit("acme", tokens_per_minute=1000)
+    async with gateway(world, home, clean_redis) as g:
+        g.replicas[0].script = some
+        async with g.streaming(max_tokens=800) as response:
+            await anext(response.aiter_bytes())
+        await g.records(1)
+        g.replicas[0].script = replies()
+        left = int((await g.post(BODY | {"max_tokens": 1})).headers["x-ratelimit-remaining-tokens"])
+        assert 1000 - 150 - 60 <= left <= 1000 - 150
+
+
+async def test_a_request_that_could_never_pass_is_a_400_and_not_a_429(world: World, home, clean_redis) -> None:
+    world.limit("acme", tokens_per_minute=100, max_request_tokens=80)
+    async with gateway(world, home, clean_redis) as g:
+        response = await g.post(BODY | {"max_tokens": 90})
+        assert (response.status_code, error_of(response.content)["code"]) == (400, "max_request_tokens")
+        assert "retry-after" not in response.headers
+
+
+async def test_killing_and_flushing_redis_under_load_fails_no_request(world: World, home) -> None:
+    world.limit("acme", requests_per_minute=100_000, tokens_per_minute=10**9, concurrent_requests=100)
+    with Redis(free_port(), home / "redis.log") as server:
+        async with gateway(world, home, server.url, redis_timeout_s=0.25) as g:
+            stopped = asyncio.Event()
+            statuses: list[int] = []
+
+            async def load() -> None:
+                while not stopped.is_set():
+                    statuses.append((await g.post()).status_code)
+
+            callers = [asyncio.ensure_future(load()) for _ in range(4)]
+            for fault in (server.kill, server.start, _flush(server), server.kill):
+                so_far = len(statuses)
+                await asyncio.to_thread(fault)
+                async with asyncio.timeout(20):
+                    while len(statuses) < so_far + 20:
+                        await asyncio.sleep(0.01)
+            stopped.set()
+            await asyncio.gather(*callers)
+            assert set(statuses) == {200}
+            assert len(await g.records(len(statuses))) == len(statuses)
+
+
+def _flush(server: Redis):
+    def flush() -> None:
+        with redis.Redis.from_url(server.url) as client:
+            client.flushall()
+
+    return flush
+
+
+async def test_a_full_spool_stops_admission_and_loses_nothing(world: World, home) -> None:
+    async with gateway(world, home, NO_REDIS, max_spool_bytes=20_000) as g:
+        g.outside.away = True
+        statuses = []
+        for _ in range(400):
+            response = await g.post()
+            statuses.append(response.status_code)
+            if response.status_code != 200:
+                assert error_of(response.content)["code"] == "spool_full"
+                assert "retry-after" in response.headers
+                break
+        assert statuses[-1] == 503
+        g.outside.away = False
+        accepted = statuses.count(200)
+        assert len(await g.records(accepted)) == accepted
+
+
+async def test_a_cold_model_answers_as_soon_as_a_replica_is_ready(world: World, home) -> None:
+    async with gateway(world, home, NO_REDIS, replicas=0) as g:
+        loading = report("rep_0", str(home / "cold.sock"), state=ReplicaState.LOADING)
+        await g.outside.publish([loading])
+        calls = [asyncio.ensure_future(g.post()) for _ in range(10)]
+        async with asyncio.timeout(10):
+            while g.gateway.replicas.waiting_count < 10:
+                await asyncio.sleep(0.005)
+        async with FakeReplica(home / "cold.sock"):
+            await g.outside.publish([report("rep_0", str(home / "cold.sock"))])
+            assert {response.status_code for response in await asyncio.gather(*calls)} == {200}
+        assert all(record.queue_ms is not None for record in await g.records(10))
+
+
+async def test_a_model_that_stays_cold_is_a_503_with_a_time_to_come_back(world: World, home) -> None:
+    async with gateway(world, home, NO_REDIS, replicas=0, cold_wait_s=0.2) as g:
+        await g.outside.publish([report("rep_0", state=ReplicaState.LOADING, loaded_in_ms=8_000)])
+        await g.settled()
+        response = await g.post(BODY | {"stream": True})
+        assert (response.status_code, error_of(response.content)["code"]) == (503, "model_cold")
+        assert 8 <= int(response.headers["retry-after"]) <= 12
+        [record] = await g.records(1)
+        assert (record.outcome, record.error_code, record.replica_id) == (Outcome.REFUSED, "model_cold", "")
+        assert record.completion_tokens == 0
+
+
+async def test_the_queue_for_a_cold_model_is_bounded_and_the_rest_are_told_at_once(world: World, home) -> None:
+    async with gateway(world, home, NO_REDIS, replicas=0, max_cold_requests=5, cold_wait_s=1.0) as g:
+        answers = await asyncio.gather(*(g.post() for _ in range(20)))
+        codes = [error_of(answer.content)["code"] for answer in answers]
+        assert sorted(codes) == ["model_cold"] * 5 + ["overloaded"] * 15
+        assert all("retry-after" in answer.headers for answer in answers)
+        assert len(await g.records(20)) == 20
+
+
+async def test_a_caller_that_goes_away_while_it_waits_leaves_the_queue(world: World, home) -> None:
+    async with gateway(world, home, NO_REDIS, replicas=0) as g:
+        with pytest.raises(httpx.ReadTimeout):
+            await g.client.post("/v1/chat/completions", json=BODY, headers=g.headers(), timeout=0.2)
+        [record] = await g.records(1)
+        assert record.outcome is Outcome.ABORTED
+        assert g.gateway.replicas.waiting_count == 0
+
+
+async def test_a_paused_model_says_so(world: World, home) -> None:
+    world.deployments["chat"] = msgspec.structs.replace(world.deployments["chat"], active=False)
+    async with gateway(world, home, NO_REDIS) as g:
+        response = await g.post()
+        assert (response.status_code, error_of(response.content)["code"]) == (503, "model_paused")
+
+
+async def test_more_than_the_process_can_hold_is_refused_as_our_lack_of_capacity(world: World, home) -> None:
+    async with gateway(world, home, NO_REDIS, max_running=1) as g:
+        gate = g.replicas[0].script = Gate()
+        first = asyncio.ensure_future(g.post())
+        await g.replicas[0].until_called(1)
+        response = await g.post()
+        assert (response.status_code, error_of(response.content)["code"]) == (503, "overloaded")
+        gate.opened.set()
+        assert (await first).status_code == 200

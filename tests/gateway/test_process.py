@@ -1,0 +1,169 @@
+"""The gateway as the process that ``python -m dataplane.gateway`` is: start, log, drain, crash."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from fake_replica import DONE, Call, token_event
+from gateway_harness import BODY, NO_REDIS, Harness, error_of, events
+from gateway_world import PEPPER, SECRET, World
+from ports import free_port
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def process(g: Harness, log: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+    port = free_port()
+    environ = os.environ | {
+        "PAGODA_HOME": str(g.home),
+        "REDIS_URL": NO_REDIS,
+        "PAGODA_CONTROL_URL": g.outside.url,
+        "PAGODA_FLEET_URL": g.outside.url,
+        "PAGODA_INTERNAL_SECRET": SECRET,
+        "PAGODA_KEY_PEPPERS": f"p1:{PEPPER.hex()}",
+        "PAGODA_GATEWAY_PORT": str(port),
+    }
+    with log.open("wb") as output:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "dataplane.gateway", env=environ, stdout=output, stderr=output
+        )
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+            g.client = client
+            await _until_serving(child, client)
+            yield child, client
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+
+
+async def _until_serving(child: asyncio.subprocess.Process, client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(20):
+        while child.returncode is None:
+            try:
+                if (await client.get("/health")).json().get("catalog"):
+                    return
+            except httpx.TransportError:
+                pass
+            await asyncio.sleep(0.02)
+    raise AssertionError("the gateway ended at its start")
+
+
+class Slow:
+    """A replica that streams one token, then the rest once it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, call: Call) -> None:
+        await call.head()
+        await call.chunk(token_event(1))
+        go_on, gone = asyncio.ensure_future(self.go_on.wait()), asyncio.ensure_future(call.gone.wait())
+        await asyncio.wait({go_on, gone}, return_when=asyncio.FIRST_COMPLETED)
+        go_on.cancel()
+        gone.cancel()
+        await call.chunk(token_event(2, finish="stop") + DONE)
+        await call.end()
+
+
+async def test_sigterm_lets_streams_finish_ships_their_usage_and_ends_cleanly(world: World, home) -> None:
+    async with Harness(world, home, NO_REDIS) as g:
+        slow = Slow()
+        await g.add_replica(slow)
+        async with process(g, home / "log") as (child, client):
+            async with g.streaming() as response:
+                body = response.aiter_bytes()
+                text = await anext(body)
+                child.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(10):
+                    while await _listening(client):
+                        await asyncio.sleep(0.02)
+                slow.go_on.set()
+                async for piece in body:
+                    text += piece
+            assert events(text.decode())[-1] == "[DONE]"
+            async with asyncio.timeout(10):
+                assert await child.wait() == 0
+        assert [record.completion_tokens for record in await g.records(1)] == [2]
+
+
+async def _listening(client: httpx.AsyncClient) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
+
+
+async def test_a_killed_gateway_takes_its_requests_off_the_replicas_and_the_next_one_serves(world: World, home) -> None:
+    async with Harness(world, home, NO_REDIS) as g:
+        slow = Slow()
+        replica = await g.add_replica(slow)
+        async with process(g, home / "log") as (child, _):
+            async with g.streaming() as response:
+                body = response.aiter_bytes()
+                await anext(body)
+                child.kill()
+                with pytest.raises(httpx.TransportError):
+                    await anext(body)
+            async with asyncio.timeout(5):
+                await replica.calls[0].gone.wait()
+        slow.go_on.set()
+        async with process(g, home / "log2"):
+            assert (await g.post(BODY | {"stream": True})).status_code == 200
+
+
+async def test_the_log_is_json_and_holds_neither_prompts_nor_keys(world: World, home) -> None:
+    async with Harness(world, home, NO_REDIS) as g:
+        await g.add_replica()
+        async with process(g, home / "log") as (child, _):
+            prompt = "a-very-secret-prompt"
+            body = BODY | {"messages": [{"role": "user", "content": prompt}]}
+            response = await g.post(body, headers={"x-client-request-id": "my\tlabel" + "x" * 500})
+            await g.post(json.dumps(body)[:-1].encode())
+            await g.post(body, key=world.acme_key.text + "x")
+            child.terminate()
+            await child.wait()
+        text = (home / "log").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        [line] = [line for line in lines if line.get("request_id") == response.headers["x-request-id"]]
+        assert (line["tenant_id"], line["code"], line["status"]) == ("ten_acme", "ok", 200)
+        assert line["replica_id"] == "rep_0"
+        assert line["label"] == "mylabel" + "x" * 120
+        assert line["delivered_tokens"] == 3
+        assert prompt not in text
+        assert world.acme_key.text.split("_")[3] not in text
+
+
+async def test_a_start_without_settings_is_refused_with_what_is_missing() -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dataplane.gateway", env={"PATH": os.environ["PATH"]}, stderr=asyncio.subprocess.PIPE
+    )
+    _, error = await child.communicate()
+    assert child.returncode == 2
+    assert b"PAGODA_KEY_PEPPERS is not set" in error
+    assert b"Traceback" not in error
+
+
+async def test_what_still_runs_when_the_drain_ends_gets_an_error_event(world: World, home) -> None:
+    async with Harness(world, home, NO_REDIS, drain_s=0.3) as g:
+        await g.add_replica(Slow())
+        await g.start()
+        async with g.streaming() as response:
+            body = response.aiter_bytes()
+            text = await anext(body)
+            g.gateway.drain()
+            async for piece in body:
+                text += piece
+        assert error_of(events(text.decode())[-1])["code"] == "shutting_down"
+        assert (await g.client.get("/health")).json() == {"status": "draining"}
