@@ -4,6 +4,7 @@ Exit codes: 0 accepted, 1 refused, 2 used wrongly (no such folder, too little me
 """
 
 import argparse
+import gc
 import os
 import sys
 from itertools import islice
@@ -38,6 +39,7 @@ def main() -> int:
         written_file_bytes=_OUTPUT_BYTES,
     )
     sandbox.enter(limits)
+    gc.disable()  # nothing here is cyclic, and a file of a million lists would be walked again and again
     try:
         verdict = inspect(arguments.folder)
     except FolderError as error:

@@ -55,13 +55,13 @@ class _Inspection:
         with self.check("files"):
             files = open_files(path, self.refusals)
             for name in names.REQUIRED:
-                if name not in files:
+                if name not in files and not self.refusals.about(name):
                     self.refusals.add(name, "it is missing", "Give the folder that save_pretrained wrote.")
             self._check_documents(files)
         config = self._config(files)
         with self.check("weights"):
             tensors = checkpoint.read_weights(files, self.refusals)
-        if config is None or not tensors:
+        if config is None or self.checks[-1].state is not CheckState.PASSED:
             self.skip("tensors")
         else:
             with self.check("tensors"), self.refusals.of(""):

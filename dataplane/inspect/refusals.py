@@ -31,6 +31,10 @@ class Refusals:
         if len(self._found) < MAX_REFUSALS:
             self._found.append(Refusal(file=file, reason=reason, mend=mend))
 
+    def about(self, file: str) -> bool:
+        """Say whether something is wrong with ``file`` already."""
+        return any(refusal.file == file for refusal in self._found)
+
     @contextmanager
     def of(self, file: str) -> Iterator[None]:
         """Note a :class:`Refused` that the body raises, and go on."""
