@@ -1,6 +1,5 @@
 """Computes the engine's rows on CPU."""
 
-import os
 from collections.abc import Sequence
 
 import torch
@@ -10,13 +9,6 @@ from dataplane.model import batch as step_batch
 from dataplane.model.kv_pool import KvPool
 from dataplane.model.llama import Llama
 from dataplane.model.sampler import Draw, sample
-
-
-def use_threads(num_threads: int | None = None) -> int:
-    """Set how many threads this process computes with; None is one for each core it may run on. Returns the number."""
-    count = num_threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(count)
-    return count
 
 
 class CpuRunner:

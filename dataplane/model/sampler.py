@@ -34,15 +34,22 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int | RowFailure]:
     Temperature comes first, then ``top_k``, then ``top_p`` of what is left; tokens that tie with the last one kept are
     kept too.
     """
-    failures = _failures(logits, draws)
-    tokens = [-1] * len(draws)
-    for choose, wanted in ((_greedy, True), (_drawn, False)):
-        rows = [row for row, draw in enumerate(draws) if (draw.params.temperature == 0) is wanted and not failures[row]]
-        if rows:
-            chosen = choose(logits[rows], [draws[row] for row in rows])
-            for row, token_id in zip(rows, chosen, strict=True):
-                tokens[row] = token_id
-    return [failure or token_id for failure, token_id in zip(failures, tokens, strict=True)]
+    # a sum is finite only if its terms are, and takes a tenth of the time of looking at each
+    finite = logits.sum(dim=-1).isfinite().tolist()
+    for row, draw in enumerate(draws):
+        banned = [token_id for token_id in draw.ban_token_ids if token_id < logits.shape[1]]
+        if banned:
+            logits[row, banned] = -math.inf
+    greatest: list[int] = logits.argmax(dim=-1).tolist()
+    results: list[int | RowFailure] = []
+    for row, draw in enumerate(draws):
+        if not finite[row]:
+            results.append(RowFailure("the model's logits are not finite numbers"))
+        elif draw.ban_token_ids and logits[row, greatest[row]].item() == -math.inf:
+            results.append(RowFailure("every token of the vocabulary is banned"))
+        else:
+            results.append(greatest[row] if draw.params.temperature == 0 else _draw(logits[row], greatest[row], draw))
+    return results
 
 
 def uniform(seed: int, output_index: int) -> float:
@@ -51,65 +58,36 @@ def uniform(seed: int, output_index: int) -> float:
     return (int.from_bytes(digest, "big") >> 11) * 2.0**-53
 
 
-def _failures(logits: Tensor, draws: Sequence[Draw]) -> list[RowFailure | None]:
-    """Ban what is banned, and say for each row why no token can be drawn, if so."""
-    least, greatest = logits.aminmax(dim=-1)
-    failures: list[RowFailure | None] = [
-        None if finite else RowFailure("the model's logits are not finite numbers")
-        for finite in (least.isfinite() & greatest.isfinite()).tolist()
-    ]
-    for row, draw in enumerate(draws):
-        banned = [token_id for token_id in draw.ban_token_ids if token_id < logits.shape[1]]
-        if banned and failures[row] is None:
-            logits[row, banned] = -math.inf
-            if logits[row].amax().item() == -math.inf:
-                failures[row] = RowFailure("every token of the vocabulary is banned")
-    return failures
-
-
-def _greedy(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
-    tokens: list[int] = logits.argmax(dim=-1).tolist()
-    return tokens
-
-
-def _drawn(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
-    temperatures = torch.tensor([draw.params.temperature for draw in draws], dtype=torch.float64)
+def _draw(logits: Tensor, greatest: int, draw: Draw) -> int:
+    """Draw from one row of logits [vocab], of which ``greatest`` is the most likely token."""
     # relative to the greatest, so that a tiny temperature underflows to zero instead of overflowing
-    scaled = (logits - logits.amax(dim=-1, keepdim=True)).double() / temperatures[:, None]
-    for row, draw in enumerate(draws):
-        _filter_(scaled[row], draw.params)
-    cumulative = scaled.exp_().cumsum_(dim=-1)
-    total = cumulative[:, -1]
-    points = torch.tensor([uniform(draw.params.seed, draw.output_index) for draw in draws], dtype=torch.float64)
+    weights = (logits - logits[greatest]).double().div_(draw.params.temperature).exp_()
+    border = _least_kept(weights, draw.params)
+    kept = (weights >= border).nonzero()[:, 0] if border > 0 else None
+    cumulative = (weights if kept is None else weights[kept]).cumsum(0)
+    total = cumulative[-1].item()
     # rounding may lift a point next to 1 to the total itself, which no token's interval holds
-    targets = torch.minimum(points * total, torch.nextafter(total, torch.zeros_like(total)))
-    tokens: list[int] = torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0].tolist()
-    return tokens
+    target = min(uniform(draw.params.seed, draw.output_index) * total, math.nextafter(total, 0.0))
+    place = torch.searchsorted(cumulative, target, right=True)
+    return int(place.item() if kept is None else kept[place].item())
 
 
-def _filter_(scaled: Tensor, params: SamplingParams) -> None:
-    """Set what top_k and top_p cut away from one row of scaled logits [vocab] to -inf."""
-    vocab = scaled.shape[0]
-    if 0 < params.top_k < vocab:
-        scaled.masked_fill_(scaled < scaled.topk(params.top_k).values[-1], -math.inf)
-    if params.top_p < 1:
-        scaled.masked_fill_(scaled < _nucleus_border(scaled, params.top_p), -math.inf)
+def _least_kept(weights: Tensor, params: SamplingParams) -> float:
+    """Return the weight of the least likely token that top_k and top_p keep; 0 keeps every token.
 
-
-def _nucleus_border(scaled: Tensor, top_p: float) -> Tensor:
-    """Return the least logit of the smallest set of most probable tokens whose probability is at least ``top_p``.
-
-    Sorting a vocabulary takes milliseconds, finding its greatest few does not: guess a few, widen until they suffice.
+    Sorting a vocabulary takes milliseconds, finding its greatest few does not: guess how many the nucleus holds, widen
+    until they suffice.
     """
-    vocab = scaled.shape[0]
-    total = scaled.exp().sum()
-    count = _NUCLEUS_FIRST_GUESS
-    while True:
-        greatest = scaled.topk(min(count, vocab)).values
-        mass = greatest.exp().cumsum(0) / total
-        inside = int(torch.searchsorted(mass, top_p).item())
-        if inside < len(greatest):
-            return greatest[inside]
-        if count >= vocab:
-            return greatest[-1]
-        count *= 16
+    vocab = len(weights)
+    border = 0.0
+    if 0 < params.top_k < vocab:
+        border = weights.topk(params.top_k).values[-1].item()
+    if params.top_p >= 1:
+        return border
+    mass = params.top_p * (weights if border == 0 else weights[weights >= border]).sum().item()
+    for count in (_NUCLEUS_FIRST_GUESS, 16 * _NUCLEUS_FIRST_GUESS, vocab):
+        likeliest = weights.topk(min(count, vocab)).values
+        inside = int(torch.searchsorted(likeliest.cumsum(0), mass).item())
+        if inside < len(likeliest):
+            return max(border, likeliest[inside].item())
+    return border

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from generation import generate, load_model, poisoned_runner, reference_choices, reference_model
+from model_harness import generate, load_model, poisoned_runner, reference_choices, reference_model
 from tokenizers import Tokenizer
 
 OUTPUT_TOKENS = 32

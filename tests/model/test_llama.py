@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from generation import (
+from model_harness import (
     BLOCK_SIZE,
     generate,
     load_model,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from generation import generate, poisoned_runner
+from model_harness import generate, poisoned_runner
 from tiny_models import make_tiny_llama, write_safetensors
 
 from dataplane.contracts.catalog import EngineSettings

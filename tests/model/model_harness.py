@@ -10,11 +10,11 @@ import transformers
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import Row, RowFailure, Runner
-from dataplane.model.cpu_runner import CpuRunner, use_threads
+from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.loader import LoadedModel, load
 
 # two OpenMP threads that wait for each other crawl on a machine where something else runs too
-use_threads(1)
+torch.set_num_threads(1)
 
 BLOCK_SIZE = 8
 GREEDY = SamplingParams(max_tokens=1 << 20, temperature=0.0)

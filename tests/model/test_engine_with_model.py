@@ -1,0 +1,90 @@
+"""The real engine drives the real model: however it schedules, a request's tokens are the same."""
+
+import pytest
+import torch
+from model_harness import generate, load_model, poisoned_runner
+from tiny_models import make_tiny_llama
+
+from dataplane.contracts.catalog import Share
+from dataplane.contracts.generation import Submit
+from dataplane.contracts.sampling import SamplingParams
+from dataplane.engine.config import EngineConfig
+from dataplane.engine.engine import Engine
+from dataplane.model.loader import LoadedModel
+
+MAX_TOKENS = 24
+TENANTS = ("acme", "evil")
+
+
+def sampling(index: int) -> SamplingParams:
+    """Greedy for even requests, drawn with a seed for odd ones."""
+    temperature = 0.9 if index % 2 else 0.0
+    return SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature, top_p=0.95, seed=index, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = tmp_path_factory.mktemp("tiny")
+    return load_model(make_tiny_llama(folder / "model", seed=8), folder / "runtime")
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    """Half of them begin with the same 40 tokens."""
+    generator = torch.Generator().manual_seed(1)
+    shared = torch.randint(3, 320, (40,), generator=generator).tolist()
+    tails = [torch.randint(3, 320, (length,), generator=generator).tolist() for length in (1, 9, 17, 30, 3, 24, 8, 12)]
+    return [shared + tail if index % 4 < 2 else tail for index, tail in enumerate(tails)]
+
+
+@pytest.fixture(scope="module")
+def expected(tiny: LoadedModel, prompts: list[list[int]]) -> list[list[int]]:
+    """Each prompt alone, prefilled whole."""
+    runner = poisoned_runner(tiny, 64)
+    return generate(runner, prompts, MAX_TOKENS, num_blocks=64, chunk=512, batched=False, sampling=sampling)
+
+
+def make_engine(tiny: LoadedModel, *, num_blocks: int = 128, budget: int = 64, prefix_cache: bool = True) -> Engine:
+    config = EngineConfig(
+        num_blocks=num_blocks,
+        max_num_seqs=8,
+        max_model_len=128,
+        step_token_budget=budget,
+        prefix_cache=prefix_cache,
+    )
+    shares = {tenant: Share() for tenant in TENANTS}
+    runner = poisoned_runner(tiny, num_blocks)
+    return Engine(config, runner, shares, salt_secret=b"salt", version_digest="v", eos_token_ids=(2,))
+
+
+def run(engine: Engine, prompts: list[list[int]], wave: str = "") -> list[list[int]]:
+    tokens: dict[str, list[int]] = {f"{wave}{index}": [] for index in range(len(prompts))}
+    for index, prompt in enumerate(prompts):
+        engine.submit(Submit(f"{wave}{index}", TENANTS[index // 2 % 2], prompt, sampling(index)))
+    while engine.has_work:
+        for delta in engine.step():
+            assert not delta.error_code, delta.error_message
+            tokens[delta.request_id] += delta.token_ids
+    engine.check_integrity()
+    return list(tokens.values())
+
+
+@pytest.mark.parametrize("budget", [9, 64, 512])
+def test_chunked_and_batched_by_the_engine(
+    tiny: LoadedModel, prompts: list[list[int]], expected: list[list[int]], budget: int
+) -> None:
+    assert run(make_engine(tiny, budget=budget, prefix_cache=False), prompts) == expected
+
+
+def test_cold_and_hot_prefix(tiny: LoadedModel, prompts: list[list[int]], expected: list[list[int]]) -> None:
+    engine = make_engine(tiny)
+    assert run(engine, prompts, "cold") == expected
+    hits = engine.load().prefix_cache_hits_tokens
+    assert run(engine, prompts, "hot") == expected
+    assert engine.load().prefix_cache_hits_tokens >= hits + 4 * 40
+
+
+def test_preempted_and_resumed(tiny: LoadedModel, prompts: list[list[int]], expected: list[list[int]]) -> None:
+    engine = make_engine(tiny, num_blocks=26)
+    assert run(engine, prompts) == expected
+    assert engine.load().num_preemptions > 0
