@@ -42,6 +42,7 @@ class LoadedModel:
         context_tokens: most tokens of one sequence: the model's, or less if the settings say so.
         kernels: which kernels were chosen, for the log and the replica's page.
         kv_dtype: dtype of keys and values in the pool.
+        model: the layers; runners share it.
     """
 
     config: ModelConfig
