@@ -8,6 +8,7 @@ A preemption sends it back to the line with its tokens kept.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from traceback import format_exc
 
 import structlog
 
@@ -209,14 +210,15 @@ class Engine:
         try:
             return self._checked(rows, self._runner.execute(rows))
         except Exception:  # noqa: BLE001 - whatever a model may raise
-            _log.exception("step_failed", rows=len(rows))
+            # A formatted traceback: a renderer that shows local variables would put a tenant's tokens into the log.
+            _log.error("step_failed", rows=len(rows), traceback=format_exc())
         return [self._execute_alone(row) for row in rows]
 
     def _execute_alone(self, row: Row) -> int | RowFailure | None:
         try:
             return self._checked([row], self._runner.execute([row]))[0]
         except Exception:  # noqa: BLE001 - whatever a model may raise
-            _log.exception("row_failed", request_id=row.request_id)
+            _log.error("row_failed", request_id=row.request_id, traceback=format_exc())
             return RowFailure("the model failed on this request; its neighbours were not affected")
 
     def _checked(self, rows: list[Row], results: list[int | RowFailure | None]) -> list[int | RowFailure | None]:

@@ -2,6 +2,7 @@
 
 import pytest
 from engine_harness import EOS, Driver, NullRunner, reference
+from structlog.testing import capture_logs
 
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import Code
@@ -166,6 +167,17 @@ def test_the_text_of_an_exception_does_not_reach_the_caller() -> None:
     driver.runner.raises_for.add(bad)
     driver.run()
     assert "raised" not in driver.ends[bad].error_message
+
+
+def test_no_token_of_a_failed_request_reaches_the_log() -> None:
+    driver = Driver()
+    driver.runner.raises_for.add(driver.submit("acme", [987_654_321], 10))
+    with capture_logs() as events:
+        driver.run()
+    assert {event["event"] for event in events} == {"step_failed", "row_failed"}
+    assert "987654321" not in str(events)
+    # A renderer that is handed the exception itself may print local variables: token ids among them.
+    assert all("exc_info" not in event for event in events)
 
 
 class LyingRunner(NullRunner):
