@@ -173,7 +173,9 @@ class CompletionEndpoint:
                 await _answer_whole(exchange, caller, generation, meter, answer)
 
     async def _fail(self, exchange: Exchange, caller: Caller, error: ApiError) -> None:
-        _log.info("request_failed", request_id=caller.request_id, code=error.code.code)
+        if not exchange.started:
+            self._worker.metrics.rejected(caller.tenant_id, error.code.code)
+            _log.info("request_refused", request_id=caller.request_id, code=error.code.code, param=error.param)
         with contextlib.suppress(ClientGone):
             if exchange.started:
                 await exchange.write(answers.error_event(error, caller.request_id), more=False)
@@ -330,7 +332,8 @@ class Worker:
         return _json(body, 200 if healthy else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        page = self.metrics.render(self.replica.engine.load, self.replica.engine.tenants)
+        engine = self.replica.engine
+        page = self.metrics.render(engine.load, engine.tenants, step_s=engine.step_s, model_s=engine.model_s)
         return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

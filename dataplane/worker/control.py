@@ -6,7 +6,7 @@ from pathlib import Path
 
 import structlog
 
-from dataplane.contracts.replica import ControlCall
+from dataplane.contracts.replica import ControlCall, ReplicaState, Status
 from dataplane.contracts.wire import FrameError, FrameReader, frame
 from dataplane.worker.replica import Replica
 
@@ -22,6 +22,8 @@ class ControlServer:
         self._path = path
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self.told = asyncio.Event()
+        """Set once somebody has heard that the replica is STOPPED, and why."""
 
     async def start(self) -> None:
         """Listen.
@@ -53,7 +55,10 @@ class ControlServer:
             with contextlib.suppress(ConnectionError):
                 while data := await reader.read(_READ_BYTES):
                     for call in frames.feed(data):
-                        writer.write(frame(await self._replica.answer(call)))
+                        answer = await self._replica.answer(call)
+                        writer.write(frame(answer))
+                        if isinstance(answer, Status) and answer.state is ReplicaState.STOPPED:
+                            self.told.set()
                     await writer.drain()
         except FrameError as error:
             _log.warning("control_frame_unreadable", error=str(error))

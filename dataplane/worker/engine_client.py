@@ -33,6 +33,7 @@ from dataplane.contracts.wire import FrameError, FrameReader, frame
 
 _READ_BYTES = 1 << 20
 _EXIT_WAIT_S = 5.0
+_DUMP_WAIT_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -85,6 +86,8 @@ class EngineClient:
         self.load: EngineLoad | None = None
         self.tenants: list[TenantLoad] = []
         self.phase = "starting"
+        self.step_s = 0.0
+        self.model_s = 0.0
         self._feeds: dict[str, SequenceFeed] = {}
         self._loading: asyncio.Future[Loaded] | None = None
         self._dumps: list[asyncio.Future[EngineDump]] = []
@@ -99,8 +102,12 @@ class EngineClient:
 
     @property
     def num_pending(self) -> int:
-        """Sequences that the engine has not finished, and a load that goes on."""
-        return len(self._feeds) + (self._loading is not None)
+        """Sequences that the engine has not finished, and a load that goes on.
+
+        By the engine's own count where that is higher: an engine that hangs still holds what its callers gave up.
+        """
+        held = self.load.num_running + self.load.num_waiting if self.load is not None else 0
+        return max(len(self._feeds), held) + (self._loading is not None)
 
     async def start(self) -> None:
         """Start the process; :attr:`imported` is set once its libraries are there."""
@@ -139,7 +146,7 @@ class EngineClient:
             raise ApiError(Code.REPLICA_LOST, "the model's process has ended; try again")
         if request.request_id in self._feeds:
             raise ApiError(Code.INVALID_REQUEST, "this attempt of the request is running here already")
-        if not self._feeds:
+        if not self.num_pending:
             self.progressed_s = time.monotonic()  # idle time is no stall
         feed = SequenceFeed(request.request_id, on_delta)
         self._feeds[request.request_id] = feed
@@ -178,11 +185,13 @@ class EngineClient:
 
         Raises:
             LoadError: the process is gone.
+            TimeoutError: the step takes too long.
         """
         waiter: asyncio.Future[EngineDump] = asyncio.get_running_loop().create_future()
         self._dumps.append(waiter)
         self._send(DumpEngine())
-        return await waiter
+        async with asyncio.timeout(_DUMP_WAIT_S):
+            return await waiter
 
     async def stop(self) -> int:
         """Close the stream, which ends the process; kill it if it does not. Returns its exit status."""
@@ -223,6 +232,8 @@ class EngineClient:
         match message:
             case StepDone():
                 self.load = message.load
+                self.step_s += message.step_ms / 1000
+                self.model_s += message.model_ms / 1000
                 self.tenants = self.tenants if message.tenants is None else message.tenants
                 for delta in message.deltas:
                     self._deliver(delta)

@@ -6,7 +6,9 @@ stream, and by the kernel's word (PDEATHSIG) where a long step would not see tha
 """
 
 import argparse
+import contextlib
 import ctypes
+import os
 import select
 import signal
 import socket
@@ -33,6 +35,7 @@ from dataplane.contracts.generation import (
 from dataplane.contracts.wire import FrameReader, frame
 from dataplane.engine.engine import Engine, Refusal
 from dataplane.engine.runner import Row, RowFailure, Runner
+from dataplane.worker import logs
 from dataplane.worker.engine_setup import set_up
 
 _READ_BYTES = 1 << 20
@@ -256,10 +259,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    try:
+    logs.configure()
+    with contextlib.suppress(ServerGone):
         serve(socket.socket(fileno=arguments.parse_args().fd))
-    except ServerGone:
-        return
+    os._exit(0)  # nothing is left to save, and tearing down torch takes half a second
 
 
 if __name__ == "__main__":

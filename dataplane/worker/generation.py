@@ -49,6 +49,7 @@ class Generation:
         self._one_by_one = bool(stops)
         self._feed: SequenceFeed | None = None
         self._tokens = 0
+        self._finished = False
         self._finish_reason: FinishReason | None = None
 
     async def __aenter__(self) -> Self:
@@ -78,10 +79,14 @@ class Generation:
                 if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
                     raise _error(delta)
                 for piece in await self._decode(delta):
+                    if piece.finish_reason is None:
+                        yield piece
+                        continue
+                    # Before the caller sees the end: whoever counts on an answer finds its record.
                     self._finish_reason = piece.finish_reason
+                    self._finish(None)
                     yield piece
-                    if self._finish_reason is not None:
-                        return
+                    return
 
     async def _decode(self, delta: SequenceDelta) -> list[Piece]:
         """Return the pieces of ``delta``: token by token where a stop string may cut between two of them."""
@@ -112,6 +117,10 @@ class Generation:
         return Piece(text, self._tokens, finish_reason)
 
     def _finish(self, error: BaseException | None) -> None:
+        """Write the last word, once."""
+        if self._finished:
+            return
+        self._finished = True
         if self._finish_reason is not None:
             self._meter.finish(_OUTCOMES[self._finish_reason], completion_tokens=self._tokens)
         elif isinstance(error, ApiError):

@@ -62,7 +62,6 @@ class Meter:
             endpoint=endpoint,
         )
         self._sequence = 0
-        self._admitted = False
         self._arrived_s = time.monotonic()
         self._first_token_s: float | None = None
         self._last_token_s = 0.0
@@ -80,12 +79,12 @@ class Meter:
             ApiError: the spool is full: the request must not run, for nobody could be billed for it.
         """
         self.prompt_tokens = prompt_tokens
-        self._admitted = True
         if self._spool is None:
             return
         try:
             await self._spool.append(self._record(RecordKind.ADMIT))
         except SpoolFull as error:
+            self._spool = None  # never admitted, so nothing more is said of it
             raise ApiError(
                 Code.SPOOL_FULL, "usage cannot be recorded at the moment; try again", retry_after_s=5.0
             ) from error
@@ -118,14 +117,23 @@ class Meter:
                 string are not charged.
             error: why it failed or was refused.
         """
-        if error is not None and outcome is Outcome.REFUSED:
-            self._metrics.rejected(self._tenant_id, error.code.code)
-        if not self._admitted:
-            return
         now_s = time.monotonic()
         tokens = self.generated_tokens if completion_tokens is None else completion_tokens
         if outcome is not Outcome.REFUSED:
             self._metrics.ended(self._tenant_id, outcome.value)
+        _log.info(
+            "request_finished",
+            request_id=self._template.request_id,
+            attempt=self._template.attempt,
+            tenant_id=self._tenant_id,
+            endpoint=self._template.endpoint,
+            outcome=outcome.value,
+            error_code=error.code.code if error else "",
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=tokens,
+            duration_ms=round((now_s - self._arrived_s) * 1000),
+        )
         if self._first_token_s is not None:
             self._metrics.timed(
                 self._tenant_id,

@@ -16,18 +16,22 @@ class _EngineCounters(Collector):
 
     def __init__(self) -> None:
         self.load: EngineLoad | None = None
+        self.step_s = 0.0
+        self.model_s = 0.0
 
     def collect(self) -> list[CounterMetricFamily]:
         load = self.load
         if load is None:
             return []
-        totals = {
+        totals: dict[str, tuple[str, float]] = {
             "pagoda_num_preemptions": ("Sequences set back to free blocks.", load.num_preemptions),
             "pagoda_prefix_cache_queries": ("Prompt tokens looked up.", load.prefix_cache_queries_tokens),
             "pagoda_prefix_cache_hits": ("Prompt tokens found.", load.prefix_cache_hits_tokens),
             "pagoda_prompt_tokens": ("Prompt tokens computed.", load.prompt_tokens),
             "pagoda_generation_tokens": ("Tokens generated.", load.generation_tokens),
             "pagoda_engine_steps": ("Steps of the engine.", load.step),
+            "pagoda_engine_step_seconds": ("Time of all steps.", self.step_s),
+            "pagoda_engine_model_seconds": ("Part of that inside the model.", self.model_s),
         }
         families = []
         for name, (text, value) in totals.items():
@@ -106,9 +110,9 @@ class Metrics:
         if num_tokens > 1:
             self._tpot.labels(label).observe((last_token_s - ttft_s) / (num_tokens - 1))
 
-    def render(self, load: EngineLoad | None, tenants: list[TenantLoad]) -> bytes:
-        """Return the page for a scrape."""
-        self._counters.load = load
+    def render(self, load: EngineLoad | None, tenants: list[TenantLoad], *, step_s: float, model_s: float) -> bytes:
+        """Return the page for a scrape; ``step_s`` and ``model_s`` are the engine's times so far."""
+        self._counters.load, self._counters.step_s, self._counters.model_s = load, step_s, model_s
         if load is not None:
             self._running.set(load.num_running)
             self._waiting.set(load.num_waiting)

@@ -190,6 +190,8 @@ class Replica:
                     self._abort(request_id)
                 case _:
                     assert_never(call)
+        except TimeoutError:
+            return Refused(code="busy", message="the engine is in a long step or hangs")
         except (TransitionError, LoadError, ValueError) as error:
             return Refused(code="not_allowed", message=str(error))
         return self.status()

@@ -71,19 +71,26 @@ async def serve(settings: Settings) -> tuple[int, str]:
             replica, Metrics(), spool, trust_header=settings.trust_tenant_header, patience_s=settings.client_patience_s
         )
         app = worker.app()
-        if settings.control_socket is not None:
-            control = ControlServer(replica, settings.control_socket)
-            await control.start()
-            running.push_async_callback(control.stop)
+        control = await _control(replica, settings, running)
         serving = _serve_http(app, sockets, running)
         starting = asyncio.create_task(_start(replica, settings, app, sockets))
         running.push_async_callback(_cancelled, starting)
         _drain_on_signals(replica, settings.drain_s)
         stopped = asyncio.create_task(replica.stopped.wait())
         await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if replica.exit_status == EXIT_FAILED and settings.control_socket is not None:
-            await asyncio.sleep(_FAILURE_LINGER_S)  # the fleet polls for the reason; an exit status cannot carry it
+        if replica.exit_status == EXIT_FAILED and control is not None:
+            with contextlib.suppress(TimeoutError):  # the fleet asks for the reason; an exit status cannot carry it
+                await asyncio.wait_for(control.told.wait(), _FAILURE_LINGER_S)
     return replica.exit_status, replica.cause
+
+
+async def _control(replica: Replica, settings: Settings, running: contextlib.AsyncExitStack) -> ControlServer | None:
+    if settings.control_socket is None:
+        return None
+    control = ControlServer(replica, settings.control_socket)
+    await control.start()
+    running.push_async_callback(control.stop)
+    return control
 
 
 def _serve_http(app: Any, sockets: list[socket.socket], running: contextlib.AsyncExitStack) -> "asyncio.Task[None]":  # noqa: ANN401 - an ASGI application

@@ -183,9 +183,11 @@ def test_a_killed_engine_gives_every_stream_an_error_event_and_every_request_its
 
 @pytest.mark.parametrize("own_worker", ["worker.admitted=kill"], indirect=True)
 def test_a_crash_right_after_admission_leaves_the_admission(own_worker: WorkerProcess, request_id: str) -> None:
+    engine = own_worker.child("dataplane.worker.engine_process")
     with own_worker.trusted_client() as client, pytest.raises(httpx.TransportError):
         client.post("/v1/completions", json=body(), headers=from_gateway(request_id))
     own_worker.wait()
+    engine.wait(timeout=10)  # no child outlives its server
     records = own_worker.records(request_id)
     assert [record.kind for record in records] == [RecordKind.ADMIT]
     assert records[0].prompt_tokens > 0

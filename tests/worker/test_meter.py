@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+
+from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.generation import SequenceDelta
+from dataplane.contracts.usage import Outcome, RecordKind, UsageRecord
+from dataplane.spool import segment
+from dataplane.spool.writer import SpoolWriter
+from dataplane.worker.doors import Caller
+from dataplane.worker.meter import Meter
+from dataplane.worker.metrics import Metrics
+
+pytestmark = pytest.mark.anyio
+CALLER = Caller(request_id="req_1", trusted=True, tenant_id="ten_a", billed=True)
+
+
+def meter(spool: SpoolWriter | None, metrics: Metrics | None = None) -> Meter:
+    return Meter(CALLER, spool, metrics or Metrics(), endpoint="completions", stream=False, replica_id="rep_1")
+
+
+def records(root: Path) -> list[UsageRecord]:
+    return [record for path in root.glob("*/*.seg") for record in segment.read(path, 0, 1000).records]
+
+
+def tokens(count: int, cached_tokens: int = 0) -> SequenceDelta:
+    return SequenceDelta(request_id="req_1.1", token_ids=[7] * count, cached_tokens=cached_tokens, queue_ms=3.0)
+
+
+async def test_progress_is_recorded_every_32_tokens(tmp_path: Path) -> None:
+    spool = SpoolWriter(tmp_path, "rep_1", 1 << 20)
+    counted = meter(spool)
+    await counted.admit(5)
+    for _ in range(100):
+        counted.observe(tokens(1, cached_tokens=3))
+    counted.finish(Outcome.LENGTH)
+    await spool.close()
+    found = records(tmp_path)
+    assert [(record.kind, record.completion_tokens) for record in found] == [
+        (RecordKind.ADMIT, 0),
+        (RecordKind.PROGRESS, 32),
+        (RecordKind.PROGRESS, 64),
+        (RecordKind.PROGRESS, 96),
+        (RecordKind.FINAL, 100),
+    ]
+    assert [record.sequence for record in found] == [0, 1, 2, 3, 4]
+    assert (found[-1].prompt_tokens, found[-1].cached_tokens, found[-1].queue_ms) == (5, 3, 3)
+
+
+async def test_a_full_spool_refuses_the_request_and_says_that_it_is_our_fault(tmp_path: Path) -> None:
+    spool = SpoolWriter(tmp_path, "rep_1", 1)
+    first = meter(spool)
+    await first.admit(5)
+    refused = meter(spool)
+    with pytest.raises(ApiError) as caught:
+        await refused.admit(5)
+    assert (caught.value.code, caught.value.code.status) == (Code.SPOOL_FULL, 503)
+    refused.finish(Outcome.REFUSED, error=caught.value)
+    await spool.close()
+    assert [record.kind for record in records(tmp_path)] == [RecordKind.ADMIT]
+
+
+async def test_a_tenant_beyond_the_first_hundred_is_counted_as_other() -> None:
+    metrics = Metrics()
+    for number in range(150):
+        metrics.ended(f"ten_{number}", "stop")
+    page = metrics.render(None, [], step_s=0, model_s=0).decode()
+    assert 'pagoda_request_success_total{finished_reason="stop",tenant="other"} 50.0' in page
+    assert page.count("pagoda_request_success_total{") == 101
