@@ -1,6 +1,8 @@
 """Every route, every method, every persona: generated from the URLconf, judged by the table in ``matrix``."""
 
 from collections.abc import Iterator
+from http.cookies import SimpleCookie
+from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
@@ -8,6 +10,7 @@ from django.db import transaction
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django_fixtures import Personas, make_personas
 from matrix import MATRIX, PERSONAS
 from world import build
 
@@ -52,24 +55,48 @@ def table() -> dict[str, dict[str, tuple[int, ...]]]:
 ROUTES, ROWS = routes(), table()
 
 
-def clients(personas, world) -> dict[str, Client]:
-    made = {name: Client(raise_request_exception=False) for name in PERSONAS}
-    for name in ("alice", "bob", "carol", "bill", "mallory", "root"):
-        made[name].force_login(getattr(personas, name))
-    made["akey"].defaults["HTTP_AUTHORIZATION"] = f"Bearer {world['acme_key']}"
-    made["ekey"].defaults["HTTP_AUTHORIZATION"] = f"Bearer {world['evil_key']}"
-    made["proc"].defaults["HTTP_AUTHORIZATION"] = f"Bearer {django_settings.PAGODA_INTERNAL_SECRET}"
-    return made
+class Asker:
+    """Sends requests as each persona into a world that is the same before each of them."""
+
+    def __init__(self, personas: Personas) -> None:
+        self.world = build(personas)
+        self._people = {name: Client(raise_request_exception=False) for name in PERSONAS}
+        for name, bearer in {
+            "akey": self.world["acme_key"],
+            "ekey": self.world["evil_key"],
+            "proc": django_settings.PAGODA_INTERNAL_SECRET,
+        }.items():
+            self._people[name].defaults["HTTP_AUTHORIZATION"] = f"Bearer {bearer}"
+        for name in ("alice", "bob", "carol", "bill", "mallory", "root"):
+            self._people[name].force_login(getattr(personas, name))
+        self._cookies = {name: client.cookies.output(header="") for name, client in self._people.items()}
+        handler = self._people["nobody"].handler
+        for client in self._people.values():
+            client.handler = handler  # loading the middleware takes longer than a request
+
+    def ask(self, name: str, method: str, url: str) -> HttpResponse:
+        """Send one request, undo what it did, return the answer."""
+        client = self._people[name]
+        client.cookies = SimpleCookie(self._cookies[name])
+        with within_a_test():
+            response = client.generic(method, url)
+            transaction.set_rollback(True)
+        return response
 
 
-def ask(client: Client, method: str, url: str) -> HttpResponse:
-    """Send one request, undo what it did, return the answer."""
-    undone = transaction.atomic()
-    undone._from_testcase = True  # as the test's own transaction: a service's durable one may run inside
-    with undone:
-        response = client.generic(method, url)
+def within_a_test() -> transaction.Atomic:
+    """Return a transaction in which a service's durable one may run, as in that of a test case."""
+    atomic = transaction.atomic()
+    atomic._from_testcase = True
+    return atomic
+
+
+@pytest.fixture(scope="module")
+def asker(django_db_setup: None, django_db_blocker: Any) -> Iterator[Asker]:
+    """The world is made once: what a request does to it is rolled back."""
+    with django_db_blocker.unblock(), within_a_test():
+        yield Asker(make_personas())
         transaction.set_rollback(True)
-    return response
 
 
 def is_refused(response: HttpResponse) -> bool:
@@ -82,15 +109,12 @@ def test_every_route_has_a_row_and_every_row_a_route():
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_each_persona_gets_what_the_table_says(route, personas, settings):
+def test_each_persona_gets_what_the_table_says(route, asker, settings):
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}  # no rate limits
-    world = build(personas)
-    url = reverse(route, kwargs={name: world[name] for name in ROUTES[route]})
-    people = clients(personas, world)
-    wrong = []
-    rows = ROWS.get(route, {})
+    url = reverse(route, kwargs={name: asker.world[name] for name in ROUTES[route]})
+    rows, wrong = ROWS.get(route, {}), []
     for method in METHODS:
-        answers = [ask(people[name], method, url) for name in PERSONAS]
+        answers = [asker.ask(name, method, url) for name in PERSONAS]
         expected = rows.get(method) or rows.get("ANY")
         got = tuple(answer.status_code for answer in answers)
         if got != expected if expected else not all(map(is_refused, answers)):
