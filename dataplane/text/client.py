@@ -6,9 +6,6 @@ the client sends one at a time and knows which it was.
 """
 
 import asyncio
-import contextlib
-import socket
-import sys
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,7 +25,8 @@ from dataplane.contracts.generation import (
     TokenizerError,
     TokenizerOpened,
 )
-from dataplane.contracts.wire import FrameError, FrameReader, frame
+from dataplane.contracts.wire import FrameError, frame
+from dataplane.text.process import TokenizerProcess
 
 _log = structlog.get_logger(__name__)
 
@@ -67,61 +65,6 @@ class _Call:
             self.answer.exception()  # nobody may be waiting any more: that is no fault to log
 
 
-class _Process:
-    """One child and the socket to it."""
-
-    def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.process = process
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def spawn(cls, memory_bytes: int | None) -> "_Process":
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-I", "-m", "dataplane.text.child", "--fd", str(theirs.fileno())]
-            if memory_bytes is not None:
-                command += ["--memory-bytes", str(memory_bytes)]
-            try:
-                # No environment, no other descriptors, no output: a panic of the library may quote a prompt.
-                process = await asyncio.create_subprocess_exec(
-                    *command, env={}, pass_fds=[theirs.fileno()], start_new_session=True, cwd="/",
-                    stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.DEVNULL,
-                )  # fmt: skip
-            except BaseException:
-                ours.close()
-                raise
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        return cls(process, reader, writer)
-
-    def send(self, raw: bytes) -> None:
-        """Send one frame."""
-        self._writer.write(raw)
-
-    async def messages(self) -> AsyncIterator[FromTokenizer]:
-        """Yield answers until the child ends or says something that is not one."""
-        frames: FrameReader[FromTokenizer] = FrameReader(FromTokenizer)
-        with contextlib.suppress(ConnectionError, FrameError):
-            while data := await self._reader.read(1 << 16):
-                for message in frames.feed(data):
-                    yield message
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-
-    async def close(self) -> int:
-        """End the child and return how it ended."""
-        self.kill()
-        self._writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self._writer.wait_closed()
-        return await self.process.wait()
-
-
 class TokenizerClient:
     """Encodes and decodes through a child process, for one model.
 
@@ -134,7 +77,7 @@ class TokenizerClient:
         self._memory_bytes = memory_bytes
         self._call_timeout_s = call_timeout_s
         self._model_dir = ""
-        self._child: _Process | None = None
+        self._child: TokenizerProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._opened = TokenizerOpened(vocab_size=0, has_template=False)
         self._next_call = 0
@@ -259,15 +202,15 @@ class TokenizerClient:
             self._encoding = call
             self._send(call)
 
-    async def _spawn_opened(self) -> tuple[_Process, AsyncIterator[FromTokenizer]]:
-        child = await _Process.spawn(self._memory_bytes)
+    async def _spawn_opened(self) -> tuple[TokenizerProcess, AsyncIterator[FromTokenizer]]:
+        child = await TokenizerProcess.spawn(self._memory_bytes)
         try:
             return child, await self._open(child)
         except BaseException:
             await child.close()
             raise
 
-    async def _open(self, child: _Process) -> AsyncIterator[FromTokenizer]:
+    async def _open(self, child: TokenizerProcess) -> AsyncIterator[FromTokenizer]:
         """Open the model folder; return the answers that follow."""
         answers = child.messages()
         child.send(frame(OpenTokenizer(model_dir=self._model_dir)))
@@ -283,7 +226,7 @@ class TokenizerClient:
         self._opened = answer
         return answers
 
-    async def _supervise(self, child: _Process, answers: AsyncIterator[FromTokenizer]) -> None:
+    async def _supervise(self, child: TokenizerProcess, answers: AsyncIterator[FromTokenizer]) -> None:
         while True:
             try:
                 async for answer in answers:
@@ -298,7 +241,7 @@ class TokenizerClient:
             self._child = child
             self._replay()
 
-    async def _reopened(self) -> tuple[_Process, AsyncIterator[FromTokenizer]]:
+    async def _reopened(self) -> tuple[TokenizerProcess, AsyncIterator[FromTokenizer]]:
         backoff_s = _FIRST_BACKOFF_S
         while True:
             try:
