@@ -36,7 +36,7 @@ class Fleet:
     """The fleet of this node.
 
     Args:
-        settings: what the environment says.
+        settings: what the environment says; the folder ``run`` for sockets is there.
         backend: where processes come from.
         patience: how long replicas may go without progress.
     """
@@ -75,7 +75,6 @@ class Fleet:
     async def run(self, until: asyncio.Event) -> None:
         """Keep what runs equal to what is wanted, until told; then drain everything."""
         await self._backend.sweep()
-        (self._settings.home / "run").mkdir(parents=True, exist_ok=True, mode=0o700)
         self.journal.end_of_former_life(_now_ms(), "the fleet was started anew")
         drained = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:

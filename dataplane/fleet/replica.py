@@ -45,7 +45,7 @@ class Patience(msgspec.Struct, frozen=True):
     start_look_s: float = 0.05
     start_s: float = 120.0
     load_s: float = 60.0
-    hang_s: float = 7.0
+    hang_s: float = 8.0
     drain_s: float = 30.0
     stop_s: float = 10.0
 
@@ -82,11 +82,12 @@ class Replica:
         self._patience = patience
         self._listener = listener
         self._control = ControlClient(spec.control_socket)
-        self._commands: asyncio.Queue[ControlCall] = asyncio.Queue()
+        self._commands: asyncio.Queue[ControlCall | smoke.SmokeError] = asyncio.Queue()
         self._watchdog = Watchdog()
-        self._tasks: asyncio.TaskGroup | None = None
         self._process: Process | None = None
+        self._verifying: asyncio.Task[None] | None = None
         self._end_cause = ""
+        self._ends_by_s: float | None = None
         self._attached_at_s = 0.0
         self._entered_at_s = time.monotonic()
 
@@ -124,28 +125,20 @@ class Replica:
     def drain(self, cause: str) -> None:
         """Take nothing new, finish what runs, end; be killed a moment after the drain's deadline."""
         self._begin_end(cause)
+        self._ends_by_s = time.monotonic() + self._patience.drain_s + self._patience.stop_s
         self._commands.put_nowait(Drain(deadline_s=self._patience.drain_s))
-        self._kill_after(self._patience.drain_s + self._patience.stop_s)
 
     def stop(self, cause: str) -> None:
         """End a process that serves nobody; be killed where it does not."""
         self._begin_end(cause)
+        self._ends_by_s = time.monotonic() + self._patience.stop_s
         if self._process is not None:
             self._process.terminate()
-            self._kill_after(self._patience.stop_s)
 
     def _begin_end(self, cause: str) -> None:
         self.ending = True
         self._end_cause = cause
         self._become(ReplicaState.DRAINING, cause)
-
-    def _kill_after(self, seconds: float) -> None:
-        async def kill() -> None:
-            await asyncio.sleep(seconds)
-            raise _EndedError(f"killed: it did not end within {seconds:.0f} s")
-
-        if self._tasks is not None:
-            self._tasks.create_task(kill())
 
     # --- life
 
@@ -160,24 +153,25 @@ class Replica:
         self.pid = self._process.pid
         cause = "the fleet stopped watching"
         try:
-            async with asyncio.TaskGroup() as self._tasks:
-                self._tasks.create_task(self._await_death(self._process))
-                self._tasks.create_task(self._watch())
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._await_death(self._process))
+                tasks.create_task(self._watch())
                 if self.ending:  # told to stop before there was a process
-                    self.stop(self._end_cause)
+                    self._process.terminate()
         except* _EndedError as ended:
             cause = str(ended.exceptions[0])
         except* Exception as unexpected:  # noqa: BLE001 - a fault in watching one replica must not end the others
             _log.exception("replica.watch_failed", replica_id=self.replica_id, exc_info=unexpected)
             cause = f"the fleet could not watch it: {unexpected.exceptions[0]!r}"
         finally:
-            self._tasks = None
             self._process.kill()
         await self._process.wait()
         self._forget(cause)
 
     def _forget(self, cause: str) -> None:
         self._control.close()
+        if self._verifying is not None:
+            self._verifying.cancel()
         for path in (self.spec.http_socket, self.spec.control_socket):
             path.unlink(missing_ok=True)
         well = ReplicaState.WARM_IDLE if self.assignment is None else ReplicaState.READY
@@ -198,6 +192,8 @@ class Replica:
                     command = await self._commands.get()
             except TimeoutError:
                 continue
+            if isinstance(command, smoke.SmokeError):
+                raise _EndedError(f"the first generation failed: {command}")
             await self._send(command)
 
     async def _look(self) -> None:
@@ -215,8 +211,10 @@ class Replica:
         """End a replica that hangs.
 
         Raises:
-            _EndedError: no progress for longer than the phase allows.
+            _EndedError: no progress for longer than the phase allows, or the time to end has passed.
         """
+        if self._ends_by_s is not None and time.monotonic() > self._ends_by_s:
+            raise _EndedError("killed: it did not end in time")
         busy = self.state in _PROGRESS_DUE or (status is not None and status.pending > 0)
         stalled_s = self._watchdog.look(status.progress if status else None, busy, time.monotonic())
         allowed_s = self._patience.hang_s
@@ -234,7 +232,7 @@ class Replica:
                 self._become(ReplicaState.WARM_IDLE, "libraries are loaded")
             case ReplicaState.LOADING, ReplicaState.WARMING:
                 self._become(ReplicaState.WARMING, "weights are loaded, a first generation runs")
-                self._verify()
+                self._verifying = asyncio.create_task(self._verify())
             case ReplicaState.DRAINING, _:
                 pass
             case _, ReplicaState.STOPPED:
@@ -246,20 +244,15 @@ class Replica:
             case _:
                 pass
 
-    def _verify(self) -> None:
-        assignment = self.assignment
-
-        async def verify() -> None:
-            if assignment is None:
-                raise _EndedError("it loads a version that nobody assigned")
-            try:
-                await smoke.generate(self.spec.http_socket, assignment)
-            except smoke.SmokeError as error:
-                raise _EndedError(f"the first generation failed: {error}") from error
+    async def _verify(self) -> None:
+        try:
+            if self.assignment is None:
+                raise smoke.SmokeError("it loads a version that nobody assigned")
+            await smoke.generate(self.spec.http_socket, self.assignment)
+        except smoke.SmokeError as error:
+            self._commands.put_nowait(error)
+        else:
             self._commands.put_nowait(MarkReady())
-
-        if self._tasks is not None:
-            self._tasks.create_task(verify())
 
     async def _send(self, command: ControlCall) -> None:
         if self.ending and not isinstance(command, Drain):

@@ -38,7 +38,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         SettingsError: a variable is missing or wrong; the sentence names it.
     """
     settings = Settings(
-        home=Path(_required(environ, "PAGODA_HOME")).absolute(),
+        home=Path(_required(environ, "PAGODA_HOME")).resolve(),
         redis_url=_required(environ, "REDIS_URL"),
         control_url=_required(environ, "PAGODA_CONTROL_URL"),
         internal_secret=_required(environ, "PAGODA_INTERNAL_SECRET"),
@@ -50,7 +50,7 @@ def read(environ: Mapping[str, str]) -> Settings:
             max_processes=int(_number(environ, "PAGODA_MAX_PROCESSES", 16, 1, 10_000)),
         ),
         drain_s=_number(environ, "PAGODA_DRAIN_S", 30, 0, 3600),
-        hang_s=_number(environ, "PAGODA_HANG_S", 7, 1, 600),
+        hang_s=_number(environ, "PAGODA_HANG_S", 8, 1, 600),
     )
     path = settings.home / _LONGEST_SOCKET_NAME
     if len(str(path).encode()) > _MAX_SOCKET_PATH_BYTES:

@@ -208,8 +208,17 @@ def test_a_drain_by_order_ends_the_replica_and_a_successor_takes_over(home: Home
     assert fleet.http.post(f"/replicas/{row.replica_id}/drain").status_code == 202
     table = fleet.wait(lambda table: ready(table) != [] and ready(table)[0].replica_id != row.replica_id)
     assert "drained by order" in rows(table, replica_id=row.replica_id)[0].cause
-    refused = fleet.http.post("/replicas/rep_none/drain")
+    refused = fleet.http.post(f"/replicas/{row.replica_id}/drain")
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_a_drain_that_does_not_end_is_cut_short(home: Home, fleet: FleetProcess) -> None:
+    version = home.fake("ver-1", drain_s=3600)
+    fleet.publish(deployment("chat", version), versions=[version])
+    (row,) = fleet.wait_ready()
+    fleet.http.post(f"/replicas/{row.replica_id}/drain")
+    table = fleet.wait(lambda table: rows(table, replica_id=row.replica_id, state=S.STOPPED) != [])
+    assert rows(table, replica_id=row.replica_id)[0].cause == "drained by order (killed: it did not end in time)"
 
 
 def test_a_damaged_blob_is_named_and_the_version_starts_once_it_is_restored(home: Home, fleet: FleetProcess) -> None:
