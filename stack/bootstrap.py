@@ -5,9 +5,7 @@ result is ``up.json`` in the state folder.
 """
 
 import json
-import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import django
@@ -69,13 +67,12 @@ def _ensure_deployment(home: Home) -> None:
     versions = [version for version in list_versions(actor=actor) if version.model.name == MODEL]
     if not versions:
         platform = system_actor("bootstrap")
-        folder = Path(os.environ.get("PAGODA_MODEL_DIR", home.model_dir))
         versions = [
             import_folder(
                 actor=platform,
                 tenant_slug=TENANT,
                 name=MODEL,
-                folder=folder,
+                folder=home.model_dir,
                 store=local_store(),
                 say=lambda line: print(line, file=sys.stderr),
             )

@@ -107,8 +107,8 @@ class Home:
 
     @property
     def model_dir(self) -> Path:
-        """The bundled model, in Hugging Face layout."""
-        return self.root / "models" / "smollm2-135m-instruct"
+        """The model to host first, in Hugging Face layout: ``PAGODA_MODEL_DIR``, or the bundled one."""
+        return Path(os.environ.get("PAGODA_MODEL_DIR") or self.root / "models" / "smollm2-135m-instruct")
 
     @property
     def socket_path(self) -> Path:

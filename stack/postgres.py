@@ -21,7 +21,8 @@ from psycopg import sql
 
 OWNER_ROLE = "pagoda_owner"
 APP_ROLE = "pagoda_app"
-_SUPERUSER = "pagoda_super"
+SUPERUSER_ROLE = "pagoda_super"
+"""Makes roles and databases; in tests it sees every row."""
 _START_TIMEOUT_S = 30.0
 
 
@@ -114,7 +115,7 @@ class Postgres:
         try:
             subprocess.run(
                 self._as_server_user(
-                    str(self._binaries / "initdb"), "--pgdata", str(self.data_dir), "--username", _SUPERUSER,
+                    str(self._binaries / "initdb"), "--pgdata", str(self.data_dir), "--username", SUPERUSER_ROLE,
                     "--encoding", "UTF8", "--locale", "C.UTF-8", "--auth", "scram-sha-256",
                     "--pwfile", str(password_file),
                 ),
@@ -138,7 +139,7 @@ class Postgres:
     def answers(self) -> bool:
         """Say whether the server accepts connections now."""
         try:
-            psycopg.connect(self.url(_SUPERUSER, "postgres"), connect_timeout=2).close()
+            psycopg.connect(self.url(SUPERUSER_ROLE, "postgres"), connect_timeout=2).close()
         except psycopg.OperationalError:
             return False
         return True
@@ -189,7 +190,7 @@ class Postgres:
         The owner owns the tables and runs migrations; the application's role owns nothing and is bound by row-level
         security.
         """
-        with psycopg.connect(self.url(_SUPERUSER, "postgres"), autocommit=True) as connection:
+        with psycopg.connect(self.url(SUPERUSER_ROLE, "postgres"), autocommit=True) as connection:
             for role in (OWNER_ROLE, APP_ROLE):
                 if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone():
                     connection.execute(
@@ -204,5 +205,5 @@ class Postgres:
 
     def drop_database(self, database: str) -> None:
         """Drop ``database``, ending its sessions."""
-        with psycopg.connect(self.url(_SUPERUSER, "postgres"), autocommit=True) as connection:
+        with psycopg.connect(self.url(SUPERUSER_ROLE, "postgres"), autocommit=True) as connection:
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database)))

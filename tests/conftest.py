@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running_stack import RunningStack, running_stack
 
 from stack.postgres import Postgres
 from stack.redis import Redis
@@ -44,6 +45,13 @@ def redis_server(services_dir: Path) -> Iterator[Redis]:
     """The run's Redis. Tests that crash or flush a server start their own."""
     with Redis(free_port(), services_dir / "redis.log") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def product() -> Iterator[RunningStack]:
+    """The run's whole product, as ``make up`` starts it. Tests that break parts of it leave it mended."""
+    with running_stack() as running:
+        yield running
 
 
 @pytest.fixture
