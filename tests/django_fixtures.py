@@ -4,6 +4,7 @@
 tables afterwards. ``personas`` gives the people of every story. A test that asks for none of them starts no server.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from allauth.account.models import EmailAddress
+from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
 from psycopg import sql
@@ -44,6 +46,18 @@ def django_db_setup(postgres: Postgres, django_db_blocker: Any) -> Iterator[None
     yield
     with django_db_blocker.unblock():
         connections.close_all()
+
+
+def process_environment(postgres: Postgres, redis_url: str) -> dict[str, str]:
+    """Return the environment of a process of the product that shares the tests' database and secrets."""
+    return {
+        "PATH": os.environ["PATH"],
+        **settings.TEST_ENVIRONMENT,
+        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        "DATABASE_URL": postgres.url(APP_ROLE, DATABASE),
+        "DATABASE_OWNER_URL": postgres.url(OWNER_ROLE, DATABASE),
+        "REDIS_URL": redis_url,
+    }
 
 
 @pytest.fixture

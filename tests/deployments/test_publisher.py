@@ -1,6 +1,5 @@
 """The publisher against a real PostgreSQL and a real Redis, as the process that ``make up`` starts."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,10 +8,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from conftest import free_port
 from django.db import connection
-from django_fixtures import DATABASE
+from django_fixtures import DATABASE, process_environment
 from domain import deploy
+from ports import free_port
 from redis import Redis
 
 from controlplane.deployments.publisher import Publisher
@@ -27,12 +26,7 @@ WAIT_S = 20
 
 @contextmanager
 def publisher_process(postgres: Postgres, redis_url: str) -> Iterator[subprocess.Popen[bytes]]:
-    environment = os.environ | {
-        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
-        "DATABASE_URL": postgres.url(APP_ROLE, DATABASE),
-        "REDIS_URL": redis_url,
-        "PAGODA_HOME": "/nonexistent",
-    }
+    environment = process_environment(postgres, redis_url) | {"PAGODA_HOME": "/nonexistent"}
     root = Path(__file__).parents[2]
     process = subprocess.Popen([sys.executable, "manage.py", "publish_catalog"], cwd=root, env=environment)
     try:

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 from django.utils import timezone
-from django_fixtures import DATABASE
+from django_fixtures import process_environment
 
 from controlplane.jobs.lease import JobState
 from controlplane.jobs.models import Job, Tick
-from stack.postgres import APP_ROLE
 from tenants.actor import acting_as, system_actor
 
 ROOT = Path(__file__).parents[2]
@@ -27,13 +26,7 @@ _PATIENCE_S = 60
 @pytest.fixture
 def environment(postgres, redis_server, committed, short_dir) -> dict[str, str]:
     (short_dir / "run").mkdir()
-    return {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
-        "DATABASE_URL": postgres.url(APP_ROLE, DATABASE),
-        "REDIS_URL": redis_server.url,
-        "PAGODA_HOME": str(short_dir),
-    }
+    return process_environment(postgres, redis_server.url) | {"PAGODA_HOME": str(short_dir)}
 
 
 @contextmanager
