@@ -30,7 +30,7 @@ model: $(STAMP)  ## fetch and convert the bundled model once
 	@$(RUN) -m stack.bundled_model
 
 lint: $(STAMP)  ## ruff and the import contracts
-	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/lint-imports --no-timing
+	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/lint-imports
 
 types: $(STAMP)  ## mypy strict
 	@$(RUN) -m mypy

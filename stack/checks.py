@@ -31,7 +31,7 @@ def _tests(name: str, budget_s: int, *folders: str) -> Layer:
 LAYERS = (
     Layer("lint", (sys.executable, "-m", "ruff", "check", "."), 10),
     Layer("format", (sys.executable, "-m", "ruff", "format", "--check", "."), 10),
-    Layer("imports", (str(Path(sys.executable).with_name("lint-imports")), "--no-timing"), 20),
+    Layer("imports", (str(Path(sys.executable).with_name("lint-imports")),), 20),
     Layer("types", (sys.executable, "-m", "mypy"), 90),
     _tests("pure", 90, "architecture", "contracts", "engine", "spool", "inspect", "catalog"),
     _tests("text", 60),

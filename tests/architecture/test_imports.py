@@ -28,7 +28,7 @@ VIOLATIONS = {
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).with_name("lint-imports")
     return subprocess.run(
-        [program, "--no-cache", "--no-timing"], cwd=folder, capture_output=True, text=True, check=False,
+        [program, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False,
         env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
 
