@@ -18,7 +18,7 @@ from dataplane.fleet.backends import Backend, WorkerSpec
 from dataplane.fleet.backoff import STABLE_S, History, after_failure
 from dataplane.fleet.journal import Journal
 from dataplane.fleet.metrics import Metrics
-from dataplane.fleet.placement import NEW_PROCESS, Action, Assignment, Attach, Drain, Observation, Prepare, Slot, Start
+from dataplane.fleet.placement import Action, Assignment, Attach, Drain, Observation, Prepare, Start
 from dataplane.fleet.placement import Stop as StopAction
 from dataplane.fleet.preparation import Preparation
 from dataplane.fleet.replica import Patience, Replica
@@ -29,6 +29,7 @@ from dataplane.fleet.table import Table
 
 _STOPPED_ROWS = 20
 _TICK_S = 0.25
+_WELL = frozenset({ReplicaState.READY, ReplicaState.WARM_IDLE})
 _log = structlog.get_logger(__name__)
 
 
@@ -50,7 +51,7 @@ class Fleet:
         self._replicas: dict[str, Replica] = {}
         self._lives: set[asyncio.Task[None]] = set()
         self._ended: deque[ReplicaReport] = deque(maxlen=_STOPPED_ROWS)
-        self._failures: dict[Slot, History] = {}
+        self._failures: dict[Assignment | None, History] = {}
         self._vacancies: tuple[placement.Vacancy, ...] = ()
         self._cold: dict[tuple[Assignment, int], ReplicaReport] = {}
         self.journal = Journal(settings.home / "fleet-events.json", settings.hostname)
@@ -127,8 +128,8 @@ class Fleet:
 
     def _forgive_stable(self) -> None:
         for replica in self._replicas.values():
-            if replica.state is ReplicaState.READY and replica.assignment and replica.in_state_s >= STABLE_S:
-                self._failures.pop(replica.assignment.slot, None)
+            if replica.state in _WELL and replica.in_state_s >= STABLE_S:
+                self._failures.pop(replica.assignment, None)
 
     def _carry_out(self, action: Action, catalog: Catalog) -> None:
         match action:
@@ -166,7 +167,7 @@ class Fleet:
             tenants=self._shares_of(assignment, catalog),
             salt_secret=shares.salt_secret(self._settings.cache_salt_secret, assignment.version_digest),
         )
-        history = self._failures.get(assignment.slot)
+        history = self._failures.get(assignment)
         replica.attach(message, assignment, restarts=history.failures if history else 0)
 
     def _shares_of(self, assignment: Assignment, catalog: Catalog) -> dict[str, Share]:
@@ -188,11 +189,8 @@ class Fleet:
     def _take_catalog(self, catalog: Catalog) -> None:
         in_use = {replica.assignment.version_digest for replica in self._replicas.values() if replica.assignment}
         self._preparation.keep(catalog.versions, in_use)
-        self._failures = {
-            slot: history
-            for slot, history in self._failures.items()
-            if slot == NEW_PROCESS or slot[0] in catalog.deployments
-        }
+        remembered = {None, *placement.wanted(catalog)}
+        self._failures = {what: history for what, history in self._failures.items() if what in remembered}
         self._wake.set()
 
     def _take_change(self, replica: Replica, old: ReplicaState) -> None:
@@ -232,9 +230,8 @@ class Fleet:
         if replica.ending:
             return
         self.metrics.failures.labels(state=old.value).inc()
-        slot = replica.assignment.slot if replica.assignment else NEW_PROCESS
-        self._failures[slot] = after_failure(
-            self._failures.get(slot),
+        self._failures[replica.assignment] = after_failure(
+            self._failures.get(replica.assignment),
             cause=replica.cause,
             healthy_s=replica.healthy_s,
             now_s=time.monotonic(),

@@ -24,10 +24,6 @@ _SERVING_SOON = frozenset({ReplicaState.LOADING, ReplicaState.WARMING})
 _LIVE = _SERVING_SOON | {ReplicaState.READY}
 _GONE = frozenset({ReplicaState.COLD, ReplicaState.STOPPED})
 
-Slot = tuple[str, str]
-"""(deployment id, version id): what back-off is counted by. ``NEW_PROCESS`` stands for starts without a version."""
-NEW_PROCESS: Slot = ("", "")
-
 
 class Assignment(msgspec.Struct, frozen=True):
     """What a replica serves. Two equal assignments are interchangeable; any difference means a new replica."""
@@ -38,11 +34,6 @@ class Assignment(msgspec.Struct, frozen=True):
     owner_tenant_id: str
     served_name: str
     engine: EngineSettings
-
-    @property
-    def slot(self) -> Slot:
-        """What this assignment's back-off is counted by."""
-        return (self.deployment_id, self.version_id)
 
 
 class ReplicaView(msgspec.Struct, frozen=True):
@@ -119,11 +110,11 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What is there: replicas oldest first, versions by id, failures by slot."""
+    """What is there: replicas oldest first, versions by id, failures by assignment (None: of processes without one)."""
 
     replicas: tuple[ReplicaView, ...]
     versions: Mapping[str, VersionView]
-    failures: Mapping[Slot, History]
+    failures: Mapping[Assignment | None, History]
 
 
 def wanted(catalog: Catalog) -> dict[Assignment, int]:
@@ -226,17 +217,17 @@ class _Planner:
             if version.cause:
                 self._alarms_s.append(version.retry_at_s)
             return version.cause or "the version's files are being verified"
-        return self._backing_off(assignment.slot)
+        return self._backing_off(assignment)
 
-    def _backing_off(self, slot: Slot) -> str | None:
-        history = self._seen.failures.get(slot)
+    def _backing_off(self, what: Assignment | None) -> str | None:
+        history = self._seen.failures.get(what)
         if history is None or history.retry_at_s <= self._now_s:
             return None
         self._alarms_s.append(history.retry_at_s)
         return f"failed {history.failures} times in a row, waits before the next try: {history.cause}"
 
     def _no_process(self, waiting: int) -> str:
-        starts = self._seen.failures.get(NEW_PROCESS)
+        starts = self._seen.failures.get(None)
         if starts is not None and not self._starting:
             return f"a worker process cannot be started: {starts.cause}"
         if self._processes >= self._policy.max_processes and waiting > self._starting:
@@ -278,7 +269,7 @@ class _Planner:
         goal = waiting if busy else self._policy.warm_idle_floor
         spare = len(self._idle) + self._starting
         room = self._policy.max_processes - self._processes
-        if spare < goal and self._backing_off(NEW_PROCESS) is None:
+        if spare < goal and self._backing_off(None) is None:
             self._actions.extend([Start()] * min(goal - spare, room))
         for replica in self._idle[: max(0, spare - max(goal, self._policy.warm_idle_floor))]:
             self._actions.append(Stop(replica.replica_id, "more warm idle processes than the floor"))

@@ -10,7 +10,7 @@ from dataplane.fleet.backends.local import LocalBackend
 from dataplane.fleet.replica import Patience
 from dataplane.fleet.server import serve
 
-PATIENCE = Patience(look_s=0.1, hang_s=1.0, load_s=1.0, start_s=20.0, drain_s=1.0, stop_s=1.0)
+PATIENCE = Patience(look_s=0.1, hang_s=2.0, load_s=2.0, start_s=20.0, drain_s=1.0, stop_s=1.0)
 
 if __name__ == "__main__":
     settings = fleet_settings.read(os.environ)

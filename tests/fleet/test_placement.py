@@ -11,7 +11,6 @@ from dataplane.contracts.replica import ReplicaState as S
 from dataplane.fleet import placement
 from dataplane.fleet.backoff import BASE_S, CAP_S, STABLE_S, History, after_failure
 from dataplane.fleet.placement import (
-    NEW_PROCESS,
     Assignment,
     Attach,
     Drain,
@@ -20,7 +19,6 @@ from dataplane.fleet.placement import (
     Policy,
     Prepare,
     ReplicaView,
-    Slot,
     Start,
     Stop,
     VersionView,
@@ -101,12 +99,11 @@ def observations(draw: st.DrawFn, catalog: Catalog) -> Observation:
         st.just(VersionView(ready=False)),
         moments.map(lambda at: VersionView(ready=False, cause="blob is missing", retry_at_s=at)),
     )
-    slots = [NEW_PROCESS, *(assignment.slot for assignment in known)]
     history = st.builds(History, failures=st.integers(1, 5), cause=st.just("crashed"), retry_at_s=moments)
     return Observation(
         replicas=tuple(views),
         versions=draw(st.dictionaries(st.sampled_from(sorted(VERSIONS)), files)),
-        failures=draw(st.dictionaries(st.sampled_from(slots), history)),
+        failures=draw(st.dictionaries(st.sampled_from([None, *known]), history)),
     )
 
 
@@ -137,7 +134,7 @@ def check_every_action_is_lawful(catalog: Catalog, seen: Observation, policy: Po
                 assert views[replica_id].state is S.WARM_IDLE
                 assert views[replica_id].assignment is None
                 assert seen.versions[assignment.version_id].ready
-                history = seen.failures.get(assignment.slot)
+                history = seen.failures.get(assignment)
                 assert history is None or history.retry_at_s <= now_s
             case Drain(replica_id, cause):
                 assert views[replica_id].state is S.READY
@@ -149,7 +146,7 @@ def check_every_action_is_lawful(catalog: Catalog, seen: Observation, policy: Po
                 known = seen.versions.get(version_id)
                 assert known is None or (known.cause and known.retry_at_s <= now_s)
             case Start():
-                history = seen.failures.get(NEW_PROCESS)
+                history = seen.failures.get(None)
                 assert history is None or history.retry_at_s <= now_s
 
 
@@ -262,7 +259,7 @@ class Node(RuleBasedStateMachine):
         self.policy = Policy(warm_idle_floor=1, max_processes=20)
         self.replicas: dict[str, ReplicaView] = {}
         self.versions: dict[str, VersionView] = {}
-        self.failures: dict[Slot, History] = {}
+        self.failures: dict[Assignment | None, History] = {}
         self.held: dict[str, set[str]] = {}
         self.now_s = 0.0
         self.minted = 0
@@ -324,9 +321,8 @@ class Node(RuleBasedStateMachine):
     @rule(data=st.data(), healthy_s=st.floats(0, 90))
     def crash(self, data: st.DataObject, healthy_s: float) -> None:
         view = self.replicas.pop(data.draw(st.sampled_from(sorted(self.replicas))) if self.replicas else "")
-        slot = view.assignment.slot if view.assignment else NEW_PROCESS
-        self.failures[slot] = after_failure(
-            self.failures.get(slot), cause="crashed", healthy_s=healthy_s, now_s=self.now_s, draw=0.5
+        self.failures[view.assignment] = after_failure(
+            self.failures.get(view.assignment), cause="crashed", healthy_s=healthy_s, now_s=self.now_s, draw=0.5
         )
 
     @precondition(lambda self: self.versions)
