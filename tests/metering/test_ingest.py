@@ -183,6 +183,16 @@ def test_an_hour_is_added_up_by_line_and_again_whenever_a_row_changes(personas):
         assert sorted(UsageHour.objects.values_list(*lines)) == sorted(before)
 
 
+def test_a_late_record_that_moves_a_request_to_another_hour_corrects_both(personas):
+    life = Life(personas.acme.id)
+    ingest(*life.whole(10))
+    services.roll_up(actor=PLATFORM)
+    ingest(life.progress(1, sequence=3, at_ms=AT_MS - 3_600_000))
+    assert services.roll_up(actor=PLATFORM) == 2
+    with acting_as(PLATFORM):
+        assert list(UsageHour.objects.values_list("hour", "requests")) == [(HOUR - timedelta(hours=1), 1)]
+
+
 def test_the_price_is_the_deployments_own_else_the_default_of_that_time(personas):
     set_price(input_microusd=0, output_microusd=1_000_000, effective_from=HOUR - timedelta(days=9))
     set_price(input_microusd=0, output_microusd=2_000_000)

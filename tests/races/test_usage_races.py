@@ -73,3 +73,43 @@ def test_no_row_is_missed_by_a_roll_up_that_races_with_ingestion(committed, pers
     with acting_as(PLATFORM):
         assert not DirtyHour.objects.exists()
         assert UsageHour.objects.get().requests == 20
+
+
+def test_a_row_that_settles_while_its_hour_is_added_up_is_added_later(committed, personas, monkeypatch):
+    services.ingest(actor=PLATFORM, records=Life(personas.acme.id).whole(10))
+    added, go_on = threading.Event(), threading.Event()
+    add_up = services._add_up
+
+    def add_up_and_wait(dirty: DirtyHour) -> None:
+        add_up(dirty)
+        added.set()
+        assert go_on.wait(timeout=10)
+
+    monkeypatch.setattr(services, "_add_up", add_up_and_wait)
+    with ThreadPoolExecutor(2) as pool:
+        rolling = pool.submit(closing, lambda: services.roll_up(actor=PLATFORM))
+        assert added.wait(timeout=10)
+        ingesting = pool.submit(closing, delivery(Life(personas.acme.id).whole(10)))
+        while not ingesting.done() and not is_waiting_for_a_lock():
+            pass
+        go_on.set()
+        rolling.result(timeout=10)
+        ingesting.result(timeout=10)
+    assert services.roll_up(actor=PLATFORM) == 1
+    with acting_as(PLATFORM):
+        assert UsageHour.objects.get().requests == 2
+
+
+def closing(call: Callable[[], object]) -> object:
+    try:
+        return call()
+    finally:
+        connection.close()
+
+
+def is_waiting_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        return cursor.fetchone() != (0,)
