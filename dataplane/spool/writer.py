@@ -18,7 +18,7 @@ _MEASURE_EVERY_S = 0.5
 _log = structlog.get_logger(__name__)
 
 
-class SpoolFull(Exception):  # noqa: N818 - a state of the disk, named as the contract names it
+class SpoolFull(Exception):
     """No room for another admission: refuse the request, and say that the service (not the tenant) is at fault."""
 
 

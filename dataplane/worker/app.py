@@ -1,8 +1,6 @@
 """The HTTP side: routes, the two completion endpoints, and the ways a response can end."""
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any
 
 import msgspec
@@ -20,107 +18,15 @@ from dataplane.spool.writer import SpoolWriter
 from dataplane.worker import answers, doors, requests
 from dataplane.worker.answers import AnswerWriter, Endpoint, Usage
 from dataplane.worker.doors import Caller
+from dataplane.worker.exchange import ClientGone, Exchange, Receive, Scope, Send, until_gone
 from dataplane.worker.generation import Generation
 from dataplane.worker.meter import Meter
 from dataplane.worker.metrics import Metrics
 from dataplane.worker.replica import Model, Replica
 from dataplane.worker.requests import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-ABORT_EXTENSION = "pagoda.abort"
-"""Key in ``scope["extensions"]`` of a function that drops the connection without flushing it."""
 _PARSERS = {Endpoint.COMPLETIONS: requests.parse_completion, Endpoint.CHAT: requests.parse_chat}
-_BODY_TIMEOUT_S = 30.0
 _log = structlog.get_logger(__name__)
-
-
-class ClientGone(Exception):
-    """The caller closed its connection, or does not read from it."""
-
-
-class Exchange:
-    """One request and its response over ASGI, with what has been sent so far.
-
-    Args:
-        scope, receive, send: ASGI's.
-        patience_s: how long the client may leave a full buffer unread.
-    """
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, patience_s: float) -> None:
-        self.scope = scope
-        self.started = False
-        self._receive = receive
-        self._send = send
-        self._patience_s = patience_s
-
-    async def body(self) -> bytes:
-        """Return the whole body.
-
-        Raises:
-            ApiError: too large, too slow, compressed, or not JSON by its declared type.
-            ClientGone: it never came to its end.
-        """
-        sent: dict[bytes, bytes] = dict(self.scope["headers"])
-        if sent.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise ApiError(Code.INVALID_REQUEST, "a compressed body is not accepted; send it as it is")
-        media_type = sent.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if media_type != b"application/json":
-            raise ApiError(Code.INVALID_REQUEST, "the content-type must be application/json")
-        body = bytearray()
-        try:
-            async with asyncio.timeout(_BODY_TIMEOUT_S):
-                while True:
-                    message = await self._receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    body += message.get("body", b"")
-                    if len(body) > requests.MAX_BODY_BYTES:
-                        raise ApiError(
-                            Code.BODY_TOO_LARGE, f"the body is over the limit of {requests.MAX_BODY_BYTES} bytes"
-                        )
-                    if not message.get("more_body"):
-                        return bytes(body)
-        except TimeoutError as error:
-            raise ApiError(Code.INVALID_REQUEST, f"the body did not arrive in {_BODY_TIMEOUT_S:.0f} s") from error
-
-    async def disconnected(self) -> None:
-        """Return when the client closes its connection."""
-        while (await self._receive())["type"] != "http.disconnect":
-            continue
-
-    async def start(self, status: int, fields: dict[str, str]) -> None:
-        """Send the head of the response."""
-        self.started = True
-        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
-        await self._patiently({"type": "http.response.start", "status": status, "headers": pairs})
-
-    async def write(self, body: bytes, *, more: bool = True) -> None:
-        """Send a part of the body; waits while the client does not read.
-
-        Raises:
-            ClientGone: it did not read for too long.
-        """
-        await self._patiently({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def _patiently(self, message: MutableMapping[str, Any]) -> None:
-        try:
-            async with asyncio.timeout(self._patience_s):
-                await self._send(message)
-        except TimeoutError as error:
-            # What the client left unread would be kept for ever by an orderly close.
-            abort = self.scope.get("extensions", {}).get(ABORT_EXTENSION)
-            if abort is not None:
-                abort()
-            raise ClientGone from error
-
-    async def whole(self, status: int, body: bytes, fields: dict[str, str]) -> None:
-        """Send a complete JSON response."""
-        length = {"content-type": "application/json", "content-length": str(len(body))}
-        await self.start(status, length | fields)
-        await self.write(body, more=False)
 
 
 class CompletionEndpoint:
@@ -138,7 +44,7 @@ class CompletionEndpoint:
             caller = doors.read_caller(scope, self._worker.trust_header)
             request = _PARSERS[self._endpoint](await exchange.body())
             with self._worker.replica.running(caller, request.model) as model:
-                await _until_gone(exchange, self._generate(exchange, caller, request, model))
+                await until_gone(exchange, self._generate(exchange, caller, request, model))
         except ClientGone:
             _log.info("client_gone", request_id=caller.request_id)
         except ApiError as error:
@@ -182,26 +88,6 @@ class CompletionEndpoint:
             else:
                 body = envelope(error, caller.request_id or None)
                 await exchange.whole(error.code.status, body, _error_headers(error, caller.request_id))
-
-
-async def _until_gone(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-    """Run ``work``; cancel it when the client closes its connection.
-
-    Raises:
-        ClientGone: it did.
-    """
-    working = asyncio.create_task(work)
-    watching = asyncio.create_task(exchange.disconnected())
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone = not working.done()
-        working.cancel()
-        watching.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-    if gone:
-        raise ClientGone
-    working.result()
 
 
 async def _stream(

@@ -17,8 +17,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from dataplane.contracts.replica import Attach, ReplicaState
 from dataplane.spool.shipper import ShipError, Shipper
 from dataplane.spool.writer import SpoolWriter
-from dataplane.worker.app import ABORT_EXTENSION, Receive, Scope, Send, Worker
+from dataplane.worker.app import Worker
 from dataplane.worker.control import ControlServer
+from dataplane.worker.exchange import ABORT_EXTENSION, Receive, Scope, Send
 from dataplane.worker.lifecycle import TransitionError
 from dataplane.worker.metrics import Metrics
 from dataplane.worker.replica import EXIT_FAILED, Replica

@@ -1,0 +1,122 @@
+"""One HTTP exchange over ASGI: a bounded body in, a patient response out, and a watch on the client."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any
+
+from dataplane.contracts.errors import ApiError, Code
+from dataplane.worker import requests
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+ABORT_EXTENSION = "pagoda.abort"
+"""Key in ``scope["extensions"]`` of a function that drops the connection without flushing it."""
+_BODY_TIMEOUT_S = 30.0
+
+
+class ClientGone(Exception):
+    """The caller closed its connection, or does not read from it."""
+
+
+class Exchange:
+    """One request and its response over ASGI, with what has been sent so far.
+
+    Args:
+        scope, receive, send: ASGI's.
+        patience_s: how long the client may leave a full buffer unread.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, patience_s: float) -> None:
+        self.scope = scope
+        self.started = False
+        self._receive = receive
+        self._send = send
+        self._patience_s = patience_s
+
+    async def body(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            ApiError: too large, too slow, compressed, or not JSON by its declared type.
+            ClientGone: it never came to its end.
+        """
+        sent: dict[bytes, bytes] = dict(self.scope["headers"])
+        if sent.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise ApiError(Code.INVALID_REQUEST, "a compressed body is not accepted; send it as it is")
+        media_type = sent.get(b"content-type", b"").split(b";")[0].strip().lower()
+        if media_type != b"application/json":
+            raise ApiError(Code.INVALID_REQUEST, "the content-type must be application/json")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    body += message.get("body", b"")
+                    if len(body) > requests.MAX_BODY_BYTES:
+                        raise ApiError(
+                            Code.BODY_TOO_LARGE, f"the body is over the limit of {requests.MAX_BODY_BYTES} bytes"
+                        )
+                    if not message.get("more_body"):
+                        return bytes(body)
+        except TimeoutError as error:
+            raise ApiError(Code.INVALID_REQUEST, f"the body did not arrive in {_BODY_TIMEOUT_S:.0f} s") from error
+
+    async def disconnected(self) -> None:
+        """Return when the client closes its connection."""
+        while (await self._receive())["type"] != "http.disconnect":
+            continue
+
+    async def start(self, status: int, fields: dict[str, str]) -> None:
+        """Send the head of the response."""
+        self.started = True
+        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
+        await self._patiently({"type": "http.response.start", "status": status, "headers": pairs})
+
+    async def write(self, body: bytes, *, more: bool = True) -> None:
+        """Send a part of the body; waits while the client does not read.
+
+        Raises:
+            ClientGone: it did not read for too long.
+        """
+        await self._patiently({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _patiently(self, message: MutableMapping[str, Any]) -> None:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._send(message)
+        except TimeoutError as error:
+            # What the client left unread would be kept for ever by an orderly close.
+            abort = self.scope.get("extensions", {}).get(ABORT_EXTENSION)
+            if abort is not None:
+                abort()
+            raise ClientGone from error
+
+    async def whole(self, status: int, body: bytes, fields: dict[str, str]) -> None:
+        """Send a complete JSON response."""
+        length = {"content-type": "application/json", "content-length": str(len(body))}
+        await self.start(status, length | fields)
+        await self.write(body, more=False)
+
+
+async def until_gone(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work``; cancel it when the client closes its connection.
+
+    Raises:
+        ClientGone: it did.
+    """
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(exchange.disconnected())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone = not working.done()
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+    if gone:
+        raise ClientGone
+    working.result()
