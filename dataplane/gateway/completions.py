@@ -79,6 +79,9 @@ class Completions:
                 _log.exception("request_broke", request_id=reply.request_id)
                 told.code = Code.INTERNAL.code
                 await reply.error(ApiError(Code.INTERNAL, "Something went wrong on our side. Try again."))
+        if reply.aborted:
+            # Returning before the server has noticed would be reported as an answer that was forgotten.
+            await _gone(receive)
 
     async def _answer(self, path: str, asked: Headers, receive: Receive, reply: Reply, told: Told) -> None:
         snapshot, caller = self._door.enter(asked)
@@ -191,13 +194,18 @@ def _label(text: str | None) -> str:
     return "" if text is None else "".join(c for c in text[:_MAX_LABEL_CHARS] if " " <= c <= "~")
 
 
+async def _gone(receive: Receive) -> None:
+    """Return when the connection is no more."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 @contextmanager
 def _watching(receive: Receive, exchange: Exchange) -> Iterator[None]:
     """Cut ``exchange`` when its caller goes away while the block runs."""
 
     async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await _gone(receive)
         exchange.cut(ClientGone())
 
     watcher = asyncio.ensure_future(watch())

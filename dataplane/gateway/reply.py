@@ -31,7 +31,8 @@ class ClientStalled(Exception):
 class Reply:
     """Sends one answer.
 
-    ``headers`` go out with whatever is answered; ``started`` says whether a byte went out; ``status`` what was said.
+    ``headers`` go out with whatever is answered; ``started`` says whether a byte went out; ``status`` what was said;
+    ``aborted`` whether the connection was reset instead of a proper end.
 
     Args:
         scope: ASGI's.
@@ -46,6 +47,7 @@ class Reply:
         self._stalled_s = stalled_s
         self._streaming = False
         self._ended = False
+        self.aborted = False
         self.request_id = request_id
         self.headers: list[Header] = [(PUBLIC_REQUEST_ID.encode(), request_id.encode())]
         self.status = 0
@@ -94,6 +96,7 @@ class Reply:
         """Reset the connection, unless all was said."""
         if self._abort is not None and not self._ended:
             self._abort()
+            self.aborted = True
         self._ended = True
 
     async def _start(self, status: int, headers: Iterable[Header]) -> None:
