@@ -12,6 +12,13 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 _DEFAULT_PORTS = {"web": 8000, "gateway": 8001, "fleet": 8002, "postgres": 8003, "redis": 8004}
 
+_OURS = ("PAGODA_", "DATABASE_", "REDIS_")
+_PASSED_ON = (
+    "PAGODA_DEBUG", "PAGODA_PUBLIC_HOSTS", "PAGODA_SIGNUP_OPEN", "PAGODA_SMTP_URL", "PAGODA_EMAIL_FROM",
+    "PAGODA_WARM_IDLE_FLOOR", "PAGODA_MODEL_DIR", "PAGODA_FAILPOINTS",
+)  # fmt: skip
+"""What a person may set for a stack beside ports, home and servers."""
+
 
 class StackError(RuntimeError):
     """Something the person at the terminal can mend; the message says what and how."""
@@ -144,29 +151,39 @@ class Home:
         return f"http://127.0.0.1:{self.ports.gateway}"
 
     @property
+    def fleet_url(self) -> str:
+        """The fleet's private HTTP."""
+        return f"http://127.0.0.1:{self.ports.fleet}"
+
+    @property
     def console_url(self) -> str:
         """The console, and the API under ``/api/v1``."""
         return f"http://127.0.0.1:{self.ports.web}"
 
-    def environment(self, database_url: str, database_owner_url: str, redis_url: str) -> dict[str, str]:
-        """Return what the product's processes read from their environment, added to our own."""
+    def environment(self, *secret_names: str, **values: str) -> dict[str, str]:
+        """Return a process's environment: where things are, the secrets it is given by name, and ``values``.
+
+        Nothing else of ours is passed on, so a process cannot use what it was not given.
+        """
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+        chosen = {name: os.environ[name] for name in os.environ if name in _PASSED_ON}
         return {
-            **os.environ,
-            **{name: value for name, value in self._secrets.items() if name.isupper()},
-            "DATABASE_URL": database_url,
-            "DATABASE_OWNER_URL": database_owner_url,
-            "REDIS_URL": redis_url,
+            **inherited,
+            **chosen,
             "PAGODA_HOME": str(self.root),
             "PAGODA_RUN_DIR": str(self.run_dir),
             "PAGODA_CONTROL_URL": self.console_url,
             "PAGODA_GATEWAY_URL": self.gateway_url,
-            "PAGODA_FLEET_URL": f"http://127.0.0.1:{self.ports.fleet}",
+            "PAGODA_FLEET_URL": self.fleet_url,
             "PAGODA_WEB_PORT": str(self.ports.web),
             "PAGODA_GATEWAY_PORT": str(self.ports.gateway),
             "PAGODA_FLEET_PORT": str(self.ports.fleet),
-            "PAGODA_PUBLIC_HOSTS": os.environ.get("PAGODA_PUBLIC_HOSTS", "127.0.0.1,localhost"),
+            "PAGODA_POSTGRES_PORT": str(self.ports.postgres),
+            "PAGODA_REDIS_PORT": str(self.ports.redis),
             "DJANGO_SETTINGS_MODULE": "controlplane.settings",
             "PYTHONUNBUFFERED": "1",
+            **{name: self.secret(name) for name in secret_names},
+            **values,
         }
 
 

@@ -20,43 +20,49 @@ DATABASE = "pagoda"
 
 @dataclass(frozen=True)
 class Plan:
-    """The services of a stack and the environment they run in. ``ports`` are those the services listen on."""
+    """The services of a stack, and the ports they listen on."""
 
     services: list[Service]
-    environment: dict[str, str]
     ports: list[str]
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The connections of the product, and the services that had to be started for them."""
+
+    database_url: str
+    owner_url: str
+    redis_url: str
+    embedded: list[Service]
 
 
 def plan(home: Home) -> Plan:
     """Decide what to run: servers that ``DATABASE_URL`` and ``REDIS_URL`` name are used and not started."""
-    services: list[Service] = []
-    ports = ["web", "gateway", "fleet"]
+    servers = _servers(home)
+    names = [service.name for service in servers.embedded]
+    return Plan([*servers.embedded, *_product(home, servers)], ["web", "gateway", "fleet", *names])
 
+
+def _servers(home: Home) -> Servers:
+    embedded: list[Service] = []
     database_url = os.environ.get("DATABASE_URL", "")
     owner_url = os.environ.get("DATABASE_OWNER_URL", "") or database_url
-    if database_url:
-        if owner_url == database_url:
-            database_url = with_role(owner_url, APP_ROLE, home.secret("PAGODA_INTERNAL_SECRET"))
-    else:
+    if not database_url:
         require_postgres_account()
         postgres = Postgres(home.postgres_dir, home.ports.postgres, home.root / "logs" / "postgres.log")
         postgres.prepare()
         database_url, owner_url = postgres.url(APP_ROLE, DATABASE), postgres.url(OWNER_ROLE, DATABASE)
-        services.append(
-            Service("postgres", postgres.command(), ready=_in_thread(postgres.answers), stop_signal=signal.SIGINT)
-        )
-        ports.append("postgres")
+        ready = _in_thread(postgres.answers)
+        embedded.append(Service("postgres", postgres.command(), os.environ, ready=ready, stop_signal=signal.SIGINT))
+    elif owner_url == database_url:
+        database_url = with_role(owner_url, APP_ROLE, home.secret("PAGODA_INTERNAL_SECRET"))
 
     redis_url = os.environ.get("REDIS_URL", "")
     if not redis_url:
         redis = Redis(home.ports.redis, home.root / "logs" / "redis.log")
         redis_url = redis.url
-        services.append(Service("redis", redis.command(), ready=_in_thread(redis.answers)))
-        ports.append("redis")
-
-    embedded = tuple(service.name for service in services)
-    services += _product(home, embedded)
-    return Plan(services, home.environment(database_url, owner_url, redis_url), ports)
+        embedded.append(Service("redis", redis.command(), os.environ, ready=_in_thread(redis.answers)))
+    return Servers(database_url, owner_url, redis_url, embedded)
 
 
 def with_role(url: str, role: str, password: str) -> str:
@@ -67,34 +73,46 @@ def with_role(url: str, role: str, password: str) -> str:
     return urlunsplit(parts._replace(netloc=netloc))
 
 
-def _product(home: Home, embedded: tuple[str, ...]) -> list[Service]:
+def _product(home: Home, servers: Servers) -> list[Service]:
     python = sys.executable
     celery = [python, "-m", "celery", "-A", "controlplane.celery"]
-    web = [python, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1"]
-    after_migration = (*embedded, "database")
+    web = [python, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1", "--no-access-log"]
+    control = home.environment(
+        "PAGODA_SECRET_KEY", "PAGODA_KEY_PEPPERS", "PAGODA_INTERNAL_SECRET", "PAGODA_PLAYGROUND_SECRET",
+        DATABASE_URL=servers.database_url, REDIS_URL=servers.redis_url,
+    )  # fmt: skip
+    owner = {**control, "DATABASE_OWNER_URL": servers.owner_url}
+    gateway = home.environment("PAGODA_KEY_PEPPERS", "PAGODA_INTERNAL_SECRET", REDIS_URL=servers.redis_url)
+    fleet = home.environment("PAGODA_CACHE_SALT_SECRET", "PAGODA_INTERNAL_SECRET", REDIS_URL=servers.redis_url)
+    embedded = tuple(service.name for service in servers.embedded)
+    migrated = (*embedded, "database")
     return [
-        Service("database", [python, "-m", "stack.database"], needs=embedded, once=True),
-        Service("bootstrap", [python, "-m", "stack.bootstrap"], needs=after_migration, once=True),
+        Service("database", [python, "-m", "stack.database"], owner, needs=embedded, once=True),
+        Service("bootstrap", [python, "-m", "stack.bootstrap"], control, needs=migrated, once=True),
         Service(
             "web",
-            [*web, "--port", str(home.ports.web), "--no-access-log"],
-            needs=after_migration,
+            [*web, "--port", str(home.ports.web)],
+            control,
+            needs=migrated,
             ready=_answers(f"{home.console_url}/healthz"),
         ),
-        Service("publisher", [python, "manage.py", "publish_catalog"], needs=after_migration),
+        Service("publisher", [python, "manage.py", "publish_catalog"], control, needs=migrated),
         Service(
             "jobs",
             [*celery, "worker", "--pool", "threads", "--concurrency", "2", "--loglevel", "WARNING"],
-            needs=after_migration,
+            control,
+            needs=migrated,
         ),
         Service(
             "beat",
             [*celery, "beat", "--loglevel", "WARNING", "--schedule", str(home.run_dir / "beat-schedule")],
-            needs=after_migration,
+            control,
+            needs=migrated,
         ),
         Service(
             "gateway",
             [python, "-m", "dataplane.gateway"],
+            gateway,
             needs=embedded,
             ready=_answers(f"{home.gateway_url}/health"),
             stop_timeout_s=40.0,
@@ -102,8 +120,9 @@ def _product(home: Home, embedded: tuple[str, ...]) -> list[Service]:
         Service(
             "fleet",
             [python, "-m", "dataplane.fleet"],
+            fleet,
             needs=embedded,
-            ready=_answers(f"http://127.0.0.1:{home.ports.fleet}/health"),
+            ready=_answers(f"{home.fleet_url}/health"),
             stop_timeout_s=40.0,
         ),
     ]

@@ -35,6 +35,7 @@ class Service:
 
     name: str
     argv: Sequence[str]
+    environment: Mapping[str, str]
     needs: tuple[str, ...] = ()
     ready: Callable[[], Awaitable[bool]] | None = None
     once: bool = False
@@ -67,13 +68,10 @@ def _die_with_parent() -> None:
 
 
 class Supervisor:
-    """Runs ``services`` with ``environment``, logs in ``log_dir``, control socket at ``socket_path``."""
+    """Runs ``services``, their logs in ``log_dir``, its control socket at ``socket_path``."""
 
-    def __init__(
-        self, services: Sequence[Service], environment: Mapping[str, str], log_dir: Path, socket_path: Path, cwd: Path
-    ) -> None:
+    def __init__(self, services: Sequence[Service], log_dir: Path, socket_path: Path, cwd: Path) -> None:
         self._runs = {service.name: _Run(service) for service in services}
-        self._environment = dict(environment)
         self._log_dir = log_dir
         self._socket_path = socket_path
         self._cwd = cwd
@@ -155,7 +153,7 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 cwd=self._cwd,
-                env=self._environment,
+                env=service.environment,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )

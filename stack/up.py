@@ -157,11 +157,10 @@ def _tail(path: Path, lines: int = 15) -> str:
 
 def _wait_for_model(home: Home, details: dict[str, str], progress: Progress) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
-    environment = plan(home).environment
-    headers = {"Authorization": f"Bearer {environment['PAGODA_INTERNAL_SECRET']}"}
+    headers = {"Authorization": f"Bearer {home.secret('PAGODA_INTERNAL_SECRET')}"}
     with httpx.Client(timeout=5.0) as http:
         while True:
-            table = _ask(lambda: http.get(f"{environment['PAGODA_FLEET_URL']}/replicas", headers=headers))
+            table = _ask(lambda: http.get(f"{home.fleet_url}/replicas", headers=headers))
             replicas = table["replicas"] if table else []
             serving = [replica for replica in replicas if replica.get("deployment_id")]
             if any(replica["state"] == "ready" for replica in serving) and _key_works(http, details):
@@ -221,7 +220,7 @@ def supervise(home: Home) -> None:
     made = plan(home)
 
     async def run() -> None:
-        await Supervisor(made.services, made.environment, home.root / "logs", home.socket_path, REPOSITORY).run()
+        await Supervisor(made.services, home.root / "logs", home.socket_path, REPOSITORY).run()
 
     os.umask(0o077)
     asyncio.run(run())

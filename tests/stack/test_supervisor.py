@@ -18,7 +18,7 @@ SLEEPER = (sys.executable, "-c", "import signal; signal.pause()")
 
 
 def supervisor(folder: Path, *services: Service) -> Supervisor:
-    return Supervisor(services, dict(os.environ), folder, folder / "s.sock", folder)
+    return Supervisor(services, folder, folder / "s.sock", folder)
 
 
 async def call(folder: Path, name: str, service: str = "") -> dict[str, Any]:
@@ -53,9 +53,9 @@ def test_services_start_after_what_they_need_and_all_end_at_down(short_dir: Path
         running = asyncio.create_task(
             supervisor(
                 short_dir,
-                Service("late", noted, needs=("once",)),
-                Service("once", once, needs=("early",), once=True),
-                Service("early", SLEEPER),
+                Service("late", noted, os.environ, needs=("once",)),
+                Service("once", once, os.environ, needs=("early",), once=True),
+                Service("early", SLEEPER, os.environ),
             ).run()
         )
         services = await until(short_dir, lambda s: all_settled(s) and order.exists() and "late" in order.read_text())
@@ -71,7 +71,7 @@ def test_services_start_after_what_they_need_and_all_end_at_down(short_dir: Path
 
 def test_a_killed_service_is_restarted_and_a_stopped_one_stays_down_until_started(short_dir: Path) -> None:
     async def scenario() -> None:
-        running = asyncio.create_task(supervisor(short_dir, Service("program", SLEEPER)).run())
+        running = asyncio.create_task(supervisor(short_dir, Service("program", SLEEPER, os.environ)).run())
         first = (await until(short_dir, all_settled))["program"]["pid"]
         os.kill(first, signal.SIGKILL)
         again = await until(short_dir, lambda s: s["program"]["restarts"] == 1 and all_settled(s))
@@ -87,7 +87,7 @@ def test_a_killed_service_is_restarted_and_a_stopped_one_stays_down_until_starte
 
 def test_an_unknown_service_is_named_with_the_ones_there_are(short_dir: Path) -> None:
     async def scenario() -> None:
-        running = asyncio.create_task(supervisor(short_dir, Service("program", SLEEPER)).run())
+        running = asyncio.create_task(supervisor(short_dir, Service("program", SLEEPER, os.environ)).run())
         await until(short_dir, all_settled)
         assert "program" in (await call(short_dir, "stop", "nothing"))["error"]
         await call(short_dir, "down")
@@ -102,8 +102,8 @@ def test_children_end_when_the_supervisor_is_killed(short_dir: Path) -> None:
         "from pathlib import Path\n"
         "from stack.supervisor import Service, Supervisor\n"
         f"folder = Path({str(short_dir)!r})\n"
-        f"services = [Service('program', {SLEEPER!r})]\n"
-        "asyncio.run(Supervisor(services, dict(os.environ), folder, folder / 's.sock', folder).run())\n"
+        f"services = [Service('program', {SLEEPER!r}, os.environ)]\n"
+        "asyncio.run(Supervisor(services, folder, folder / 's.sock', folder).run())\n"
     )
 
     async def scenario() -> None:
