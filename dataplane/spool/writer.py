@@ -111,10 +111,13 @@ class SpoolWriter:
 
     def _run(self) -> None:
         while batch := self._take():
+            last_try = self._closing
             try:
                 self._segments.append(b"".join(entry.frame for entry in batch))
             except OSError as error:
-                if not self._keep(batch, error):
+                self._keep(batch, error)
+                if last_try:
+                    self._give_up()
                     break
                 continue
             self._disk_error = ""
@@ -132,8 +135,8 @@ class SpoolWriter:
             batch, self._pending = self._pending, []
             return batch
 
-    def _keep(self, batch: list[_Entry], error: OSError) -> bool:
-        """Refuse the admissions of a failed write and keep the rest for a later try. False: closing, so give up."""
+    def _keep(self, batch: list[_Entry], error: OSError) -> None:
+        """Refuse the admissions of a failed write, keep the rest, and wait a moment before the next try."""
         self._disk_error = f"the usage spool cannot be written: {error.strerror}"
         _settle(batch, SpoolFull(self._disk_error))
         kept = [entry for entry in batch if entry.waiter is None]
@@ -141,13 +144,14 @@ class SpoolWriter:
         with self._changed:
             self._pending = kept + self._pending
             self._pending_bytes = sum(len(entry.frame) for entry in self._pending)
-            if not self._closing:
-                self._changed.wait_for(lambda: self._closing, timeout=_RETRY_S)
-                return True
+            self._changed.wait_for(lambda: self._closing, timeout=_RETRY_S)
+
+    def _give_up(self) -> None:
+        """The disk refused the last try of a closing writer: say what is lost."""
+        with self._changed:
             lost, self._pending = self._pending, []
-        _log.critical("usage_lost", records=len(lost), reason=self._disk_error)
         _settle(lost, SpoolFull(self._disk_error))
-        return False
+        _log.critical("usage_lost", records=len(lost), reason=self._disk_error)
 
 
 def _settle(batch: list[_Entry], error: Exception | None) -> None:

@@ -158,6 +158,16 @@ def _no_space(fd: int, data: bytes) -> int:
     raise OSError(28, "No space left on device")
 
 
+async def test_a_closing_writer_does_not_wait_for_a_disk_that_never_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SpoolWriter(tmp_path, "rep_a", MIB)
+    monkeypatch.setattr(segment.os, "write", _no_space)
+    writer.append_nowait(record(1))
+    await writer.close()
+    assert on_disk(tmp_path) == []
+
+
 async def test_the_living_segment_is_shipped_once_and_kept_while_its_writer_lives(
     tmp_path: Path, control: Control
 ) -> None:
