@@ -275,7 +275,10 @@ def _settle(rows: Sequence[UsageRow], records: dict[str, list[UsageRecord]]) -> 
                 completion_tokens=row.completion_tokens,
             )
             changed_hours.add((row.tenant_id, _hour(row.started_at)))
-    UsageRow.objects.bulk_update(rows, _UPDATED, batch_size=500)
+    # The rows are there and locked: an upsert is one plain statement, where bulk_update builds a CASE a column and row.
+    UsageRow.objects.bulk_create(
+        rows, update_conflicts=True, unique_fields=["request_id"], update_fields=_UPDATED, batch_size=500
+    )
     _mark(changed_hours)
 
 

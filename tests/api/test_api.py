@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from django.test import Client
 from domain import PLATFORM, deploy, make_version
@@ -9,7 +10,7 @@ from spool_records import AT_MS, Life
 
 from controlplane.metering import services as metering
 from dataplane.contracts.usage import Outcome
-from tenants.actor import member_actor
+from tenants.actor import acting_as, member_actor
 from tenants.models import Member
 from tenants.roles import Role, Scope
 from tenants.services import issue_key
@@ -38,15 +39,13 @@ def program(personas) -> Client:
 
 def send(client: Client, method: str, path: str, body: object = None, status: int = 200) -> dict:
     answer = client.generic(
-        method, f"/api/v1{path}", b"" if body is None else msgspec_json(body), content_type="application/json"
+        method, f"/api/v1{path}", b"" if body is None else encoded(body), content_type="application/json"
     )
     assert answer.status_code == status, answer.content
     return answer.json() if answer.content else {}
 
 
-def msgspec_json(body: object) -> bytes:
-    import msgspec
-
+def encoded(body: object) -> bytes:
     return body if isinstance(body, bytes) else msgspec.json.encode(body)
 
 
@@ -166,8 +165,6 @@ def test_the_platform_lists_tenants_limits_them_and_lets_them_in(root, alice, pe
 
 
 def test_somebody_in_two_tenants_says_which(alice, personas):
-    from tenants.actor import acting_as
-
     with acting_as(PLATFORM):
         Member.objects.create(tenant=personas.evil, user=personas.alice, role=Role.VIEWER)
     assert "acme, evil" in error(alice, "GET", "/me")["message"]
@@ -185,10 +182,8 @@ def test_a_person_needs_the_csrf_token_and_a_program_does_not(personas, program)
     browser.force_login(personas.alice)
     refusal = error(browser, "POST", "/keys", {"name": "app"}, 403)
     assert "CSRF" in refusal["message"]
-    strict = Client(enforce_csrf_checks=True, headers=program.headers if hasattr(program, "headers") else {})
-    strict.defaults |= program.defaults
-    make_version(personas.acme)
-    assert error(strict, "POST", "/deployments", {})["code"] == "invalid"
+    program.handler.enforce_csrf_checks = True
+    assert error(program, "POST", "/deployments", {})["code"] == "invalid"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ import io
 from pathlib import Path
 
 import pytest
+import yaml
 from django.core.management import call_command
 
 COMMITTED = Path(__file__).parents[2] / "controlplane" / "api" / "openapi.yaml"
@@ -19,8 +20,6 @@ def test_the_committed_document_is_current(current):
 
 
 def test_every_operation_says_how_to_authenticate_and_how_it_fails(current):
-    import yaml
-
     for path, operations in yaml.safe_load(current)["paths"].items():
         for method, operation in operations.items():
             assert {"apiKey": []} in operation["security"], (path, method)
