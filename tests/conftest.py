@@ -1,27 +1,18 @@
 """Services that tests share: a real PostgreSQL and a real Redis, started once a run, on free ports."""
 
-import os
-import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from running_stack import RunningStack, running_stack
 
 from stack.postgres import Postgres
 from stack.redis import Redis
 
 pytest_plugins = ["django_fixtures"]
-
-
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +51,3 @@ def short_dir() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="pgd-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
-
-
-os.environ.setdefault("PAGODA_SECRET_KEY", secrets.token_hex(32))

@@ -15,7 +15,10 @@ import socket
 import time
 from collections.abc import Sequence
 
+import structlog
+
 from dataplane.contracts import failpoints
+from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import Code
 from dataplane.contracts.generation import (
     AbortSequence,
@@ -38,6 +41,7 @@ from dataplane.engine.runner import Row, RowFailure, Runner
 from dataplane.worker import logs
 from dataplane.worker.engine_setup import set_up
 
+_log = structlog.get_logger(__name__)
 _READ_BYTES = 1 << 20
 _TENANTS_EVERY_S = 0.25
 _PR_SET_PDEATHSIG = 1
@@ -156,11 +160,18 @@ class LoadedEngine:
                 self._engine.abort(request_id)
                 self._stopwatch.forget(request_id)
             case SetTenants(tenants):
-                self._engine.set_tenants(tenants)
+                self._set_tenants(tenants)
             case DumpEngine():
                 self._channel.send(self._engine.dump())
             case LoadModel():
                 raise RuntimeError("a process that holds a model is never given another")
+
+    def _set_tenants(self, tenants: dict[str, Share]) -> None:
+        try:
+            self._engine.set_tenants(tenants)
+        except ValueError as error:
+            # Shares are checked where they are set; should our pool be smaller than was reckoned, the old ones hold.
+            _log.error("shares_refused", error=str(error))
 
     def _submit(self, request: Submit) -> None:
         self._stopwatch.arrived(request.request_id)

@@ -156,7 +156,7 @@ async def test_rubbish_on_the_channel_changes_nothing_and_the_next_delta_still_c
 
 
 async def test_redis_is_followed_again_after_its_restart(tmp_path: Path, short_dir: Path) -> None:
-    from conftest import free_port
+    from ports import free_port
 
     server = Redis(free_port(), short_dir / "redis.log")
     server.start()

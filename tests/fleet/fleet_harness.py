@@ -15,8 +15,8 @@ import httpx
 import msgspec
 import psutil
 import redis
-from conftest import free_port
 from control_double import SECRET, ControlDouble
+from ports import free_port
 
 from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import (
