@@ -2,62 +2,64 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec
 
 from django.contrib.auth.views import redirect_to_login
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.utils.cache import add_never_cache_headers
 
 from tenants.actor import Actor, member_actor, platform_actor, require
 from tenants.roles import Permission
 
-_P = ParamSpec("_P")
-_View = Callable[Concatenate[HttpRequest, Actor, _P], HttpResponseBase]
-_HX_REDIRECT = "HX-Redirect"
+_View = Callable[..., HttpResponseBase]
+"""Called with the request and the actor, and the arguments of the URL but for the tenant."""
+_Page = Callable[..., HttpResponseBase]
+_FindActor = Callable[[HttpRequest, dict[str, str]], Actor]
 
 
-def member_page(permission: Permission) -> Callable[[_View[_P]], Callable[..., HttpResponseBase]]:
+def member_page(permission: Permission) -> Callable[[_View], _Page]:
     """Give the view the signed-in member of the tenant in the URL; a stranger finds no such page.
 
     Args:
         permission: what the page needs at least; services check again what is done on it.
     """
 
-    def decorate(view: _View[_P]) -> Callable[..., HttpResponseBase]:
-        @wraps(view)
-        def page(request: HttpRequest, tenant: str, *args: _P.args, **kwargs: _P.kwargs) -> HttpResponseBase:
-            if not request.user.is_authenticated:
-                return _to_sign_in(request)
-            actor = member_actor(request.user, tenant)
-            require(actor, permission)
-            request.actor = actor  # type: ignore[attr-defined]  # for the frame around the page
-            return view(request, actor, *args, **kwargs)
+    def find(request: HttpRequest, arguments: dict[str, str]) -> Actor:
+        return member_actor(request.user, arguments.pop("tenant"))  # type: ignore[arg-type]  # signed in
 
-        return page
-
-    return decorate
+    return _page(find, permission)
 
 
-def platform_page(permission: Permission) -> Callable[[_View[_P]], Callable[..., HttpResponseBase]]:
+def platform_page(permission: Permission) -> Callable[[_View], _Page]:
     """Give the view the signed-in platform admin; to others the page does not exist."""
 
-    def decorate(view: _View[_P]) -> Callable[..., HttpResponseBase]:
+    def find(request: HttpRequest, _: dict[str, str]) -> Actor:
+        return platform_actor(request.user)  # type: ignore[arg-type]  # signed in
+
+    return _page(find, permission)
+
+
+def _page(find_actor: _FindActor, permission: Permission) -> Callable[[_View], _Page]:
+    def decorate(view: _View) -> _Page:
         @wraps(view)
-        def page(request: HttpRequest, *args: _P.args, **kwargs: _P.kwargs) -> HttpResponseBase:
+        def page(request: HttpRequest, **arguments: str) -> HttpResponseBase:
             if not request.user.is_authenticated:
-                return _to_sign_in(request)
-            actor = platform_actor(request.user)
+                return _answered(request, redirect_to_login(request.get_full_path()))
+            actor = find_actor(request, arguments)
             require(actor, permission)
             request.actor = actor  # type: ignore[attr-defined]  # for the frame around the page
-            return view(request, actor, *args, **kwargs)
+            return _answered(request, view(request, actor, **arguments))
 
         return page
 
     return decorate
 
 
-def _to_sign_in(request: HttpRequest) -> HttpResponseBase:
-    """Send a visitor to sign-in; a partial of an expired session takes the whole page there."""
-    answer = redirect_to_login(request.get_full_path())
-    if not request.headers.get("HX-Request"):
-        return answer
-    return HttpResponse(status=204, headers={_HX_REDIRECT: answer.url})
+def _answered(request: HttpRequest, answer: HttpResponseBase) -> HttpResponseBase:
+    """Keep the answer out of every cache, and let a redirect of a partial take the whole page with it.
+
+    No page of a member may be read with the Back button after signing out, and a partial has the URL of its page.
+    """
+    if isinstance(answer, HttpResponseRedirect) and request.headers.get("HX-Request"):
+        answer = HttpResponse(status=204, headers={"HX-Redirect": answer.url})
+    add_never_cache_headers(answer)
+    return answer

@@ -1,15 +1,22 @@
-"""Figures drawn on the server: coordinates only, pure; the templates turn them into SVG."""
+"""Figures drawn on the server: coordinates only, pure; the templates turn them into SVG and labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WIDTH = 720
-"""Units of a chart's view box."""
+SLOT = 10
+"""Width of a bar with its gap, in units of the view box, which is stretched to the page."""
+HEIGHT = 100
+"""Height of the plot, in units of the view box."""
+_GAP = 1.5
+_MOST_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a chart, and what a reader hears of it."""
+    """A bar of a chart.
+
+    ``name`` stands under it, or is empty where names would not fit side by side; a minor one gives way on a phone.
+    """
 
     x: float
     y: float
@@ -17,17 +24,19 @@ class Bar:
     height: float
     label: str
     value: int
+    name: str
+    is_minor: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A bar chart. ``ticks`` are (y, value) of the grid lines; ``names`` are (x, text) under some bars."""
+    """A bar chart. ``ticks`` are the values of the grid lines, evenly spaced from the top to 0."""
 
     width: int
-    height: int
     bars: tuple[Bar, ...]
-    ticks: tuple[tuple[float, int], ...]
-    names: tuple[tuple[float, str], ...]
+    ticks: tuple[int, ...]
+    total: int
+    peak: Bar | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,54 +50,62 @@ class Segment:
     value: int
 
 
-_LEFT, _TOP, _BOTTOM = 44, 8, 20
-_MOST_NAMES = 8
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Parts of a whole, side by side, and what is left of it."""
+
+    segments: tuple[Segment, ...]
+    total: int
+    free: int
 
 
 def nice_ceiling(value: int) -> int:
-    """Return the least of 1, 2, 4, 5, 8, 10, 20, ... that is not below ``value``: grid lines end on round numbers."""
+    """Return the least of 1, 2, 4, 6, 8, 10, 20, 40, ... that is not below ``value``: its half is whole, but for 1."""
     power = 1
     while True:
-        for step in (1, 2, 4, 5, 8):
+        for step in (1, 2, 4, 6, 8):
             if step * power >= value:
                 return step * power
         power *= 10
 
 
-def bars(values: Sequence[tuple[str, int]], *, height: int = 160) -> Bars:
+def bars(values: Sequence[tuple[str, int]]) -> Bars:
     """Lay out one bar for each (label, value); values are not negative."""
     most = nice_ceiling(max((value for _, value in values), default=1))
-    plot_height = height - _TOP - _BOTTOM
-    slot = (WIDTH - _LEFT) / max(len(values), 1)
-    drawn = [
+    every = max(1, -(-len(values) // _MOST_NAMES))
+    drawn = tuple(
         Bar(
-            x=round(_LEFT + slot * position + slot * 0.15, 2),
-            y=round(_TOP + plot_height * (1 - value / most), 2),
-            width=round(slot * 0.7, 2),
-            height=round(plot_height * value / most, 2),
+            x=SLOT * position + _GAP,
+            y=round(HEIGHT * (1 - value / most), 2),
+            width=SLOT - 2 * _GAP,
+            height=round(HEIGHT * value / most, 2),
             label=label,
             value=value,
+            name=label if position % every == 0 else "",
+            is_minor=position // every % 2 == 1,
         )
         for position, (label, value) in enumerate(values)
-    ]
-    every = max(1, -(-len(values) // _MOST_NAMES))
-    names = [
-        (round(_LEFT + slot * (position + 0.5), 2), label)
-        for position, (label, _) in enumerate(values)
-        if position % every == 0
-    ]
-    ticks = [(_TOP + plot_height, 0), (_TOP + plot_height / 2, most // 2), (float(_TOP), most)]
-    shown = ticks if most > 1 else [ticks[0], ticks[2]]
-    return Bars(width=WIDTH, height=height, bars=tuple(drawn), ticks=tuple(shown), names=tuple(names))
+    )
+    return Bars(
+        width=SLOT * max(len(values), 1),
+        bars=drawn,
+        ticks=(most, most // 2, 0) if most > 1 else (1, 0),
+        total=sum(bar.value for bar in drawn),
+        peak=max(drawn, key=lambda bar: bar.value, default=None),
+    )
 
 
-def meter(parts: Sequence[tuple[str, int]], total: int) -> tuple[Segment, ...]:
-    """Lay out (label, value) parts side by side in a bar that stands for ``total``; series count from 1."""
+def meter(parts: Sequence[tuple[str, int]], total: int) -> Meter:
+    """Lay out (label, value) parts side by side in a bar that stands for ``total``; series count from 1.
+
+    Parts that add up to more than ``total`` fill the bar.
+    """
     segments: list[Segment] = []
     x = 0.0
-    whole = max(total, sum(value for _, value in parts), 1)
+    used = sum(value for _, value in parts)
+    whole = max(total, used, 1)
     for series, (label, value) in enumerate(parts, start=1):
         width = 100 * value / whole
         segments.append(Segment(x=round(x, 3), width=round(width, 3), series=series, label=label, value=value))
         x += width
-    return tuple(segments)
+    return Meter(segments=tuple(segments), total=total, free=max(total - used, 0))

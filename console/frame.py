@@ -11,7 +11,9 @@ from tenants.roles import Permission
 from tenants.selectors import memberships
 
 THEME_COOKIE = "pagoda_theme"
-THEMES = ("light", "dark")
+AUTO = "auto"
+"""The theme of whom the system's setting suits: no cookie is kept."""
+THEMES = {AUTO: "Auto", "light": "Light", "dark": "Dark"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +32,22 @@ _TENANT_ITEMS = (
     ("API keys", "console:keys", Permission.KEYS_READ),
     ("Usage", "console:usage", Permission.USAGE_READ),
 )
-_PLATFORM_ITEMS = (
-    ("Fleet", "console:fleet", Permission.PLATFORM_FLEET),
-    ("Tenants", "console:tenants", Permission.PLATFORM_TENANTS),
-)
+_PLATFORM_ITEMS = (("Fleet", "console:fleet"), ("Tenants", "console:tenants"))
 
 
 def frame(request: HttpRequest) -> dict[str, Any]:
-    """Context processor: the theme for every page, the navigation where somebody is signed in."""
-    theme = request.COOKIES.get(THEME_COOKIE, "")
-    context: dict[str, Any] = {"theme": theme if theme in THEMES else "light"}
+    """Context processor: theme and actor for every page, the navigation for a whole page of somebody signed in."""
+    theme = request.COOKIES.get(THEME_COOKIE, AUTO)
     actor: Actor | None = getattr(request, "actor", None)
+    context: dict[str, Any] = {"theme": theme if theme in THEMES else AUTO, "themes": THEMES, "actor": actor}
     if actor is not None and request.user.is_authenticated and not request.headers.get("HX-Request"):
         context["nav_tenants"] = [member.tenant for member in memberships(request.user)]
-        context["nav_items"] = _items(request, actor)
+        context["nav_items"] = _tenant_items(request, actor)
         context["nav_platform"] = _platform_items(request) if request.user.is_platform_admin else []
-        context["actor"] = actor
     return context
 
 
-def _items(request: HttpRequest, actor: Actor) -> list[Item]:
+def _tenant_items(request: HttpRequest, actor: Actor) -> list[Item]:
     if actor.home is None:
         return []
     slug = actor.tenant.slug
@@ -63,8 +61,7 @@ def _items(request: HttpRequest, actor: Actor) -> list[Item]:
 
 def _platform_items(request: HttpRequest) -> list[Item]:
     return [
-        Item(label, reverse(name), _is_current(request, reverse(name), exact=False))
-        for label, name, _ in _PLATFORM_ITEMS
+        Item(label, reverse(name), _is_current(request, reverse(name), exact=False)) for label, name in _PLATFORM_ITEMS
     ]
 
 

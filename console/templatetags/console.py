@@ -8,7 +8,11 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from console.standing import standing
+from tenants.roles import Scope
+
 register = template.Library()
+register.filter(standing)
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 _STATE_TONES = {
@@ -29,7 +33,13 @@ _STATE_TONES = {
     "failed": "bad",
     "stopped": "bad",
     "revoked": "bad",
+    "ended": "warn",
     "suspended": "bad",
+}
+_SCOPES: dict[str, str] = {
+    Scope.INFERENCE: "call models",
+    Scope.READ: "read",
+    Scope.DEPLOYMENTS: "change deployments",
 }
 
 
@@ -43,6 +53,12 @@ def count(value: int | None) -> str:
             scaled = Decimal(value) / (1000 if unit == "k" else size)
             return f"{scaled:.3g}{unit}" if abs(scaled) < 1000 else f"{scaled:,.0f}{unit}"
     return f"{value:,}"
+
+
+@register.filter
+def limit(value: int | None) -> str:
+    """A limit as a number; None is no limit."""
+    return "none" if value is None else count(value)
 
 
 @register.filter
@@ -69,16 +85,16 @@ def ago(moment: datetime | None) -> SafeString | str:
     """A ``<time>`` that says how long ago, with the UTC moment for those who want it; None is ``never``."""
     if moment is None:
         return "never"
-    seconds = int((timezone.now() - moment).total_seconds())
-    text, future = _span(abs(seconds)), seconds < 0
-    words = "just now" if abs(seconds) < 5 else f"in {text}" if future else f"{text} ago"
+    seconds = round((timezone.now() - moment).total_seconds())
+    text = _span(abs(seconds))
+    words = "just now" if abs(seconds) < 5 else f"in {text}" if seconds < 0 else f"{text} ago"
     return format_html('<time datetime="{0}" title="{0}">{1}</time>', moment.strftime("%Y-%m-%dT%H:%M:%SZ"), words)
 
 
 def _span(seconds: int) -> str:
     for size, unit in ((_DAY_S, "day"), (_HOUR_S, "hour"), (_MINUTE_S, "minute"), (1, "second")):
-        if seconds >= size:
-            number = seconds // size
+        if seconds >= size * (1 if size == 1 else 0.98):  # made a moment ago for 90 days: that is 90 days, not 89
+            number = max(1, int(seconds / size + 0.02))
             return f"{number} {unit}{'' if number == 1 else 's'}"
     return "a moment"
 
@@ -87,6 +103,12 @@ def _span(seconds: int) -> str:
 def words(state: str) -> str:
     """A state as words: ``warm_idle`` is ``Warm idle``."""
     return state.replace("_", " ").capitalize()
+
+
+@register.filter
+def scope(name: str) -> str:
+    """A scope of a key, as what the key may do."""
+    return _SCOPES.get(name, name)
 
 
 @register.filter

@@ -6,7 +6,7 @@ from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
-from console.frame import THEME_COOKIE, THEMES
+from console.frame import AUTO, THEME_COOKIE, THEMES
 from tenants.selectors import memberships
 
 _YEAR_S = 365 * 24 * 3600
@@ -26,12 +26,14 @@ def enter(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def set_theme(request: HttpRequest) -> HttpResponse:
-    """Keep the theme in a cookie, so that the server draws the page in it and nothing flashes."""
+    """Keep the theme in a cookie, so that the server draws the page in it and nothing flashes; ``auto`` keeps none."""
     chosen = request.POST.get("theme", "")
     back = request.POST.get("next", "/")
     if not url_has_allowed_host_and_scheme(back, allowed_hosts=None):
         back = "/"
     answer = redirect(back)
-    if chosen in THEMES:
+    if chosen == AUTO:
+        answer.delete_cookie(THEME_COOKIE, samesite="Lax")
+    elif chosen in THEMES:
         answer.set_cookie(THEME_COOKIE, chosen, max_age=_YEAR_S, samesite="Lax", httponly=True)
     return answer

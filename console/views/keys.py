@@ -1,11 +1,12 @@
 """API keys: made, shown once, rolled, revoked."""
 
+from datetime import datetime
+
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
-from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
 from console.access import member_page
@@ -55,13 +56,26 @@ def _form(actor: Actor, data: object = None) -> KeyForm:
 @require_GET
 @member_page(Permission.KEYS_READ)
 def index(request: HttpRequest, actor: Actor) -> HttpResponse:
-    """List the keys, revoked ones last."""
-    rows = sorted(selectors.list_keys(actor=actor), key=lambda key: key.revoked_at is not None)
-    context = {"keys": rows, "now": timezone.now(), "may_change": actor.may(Permission.KEYS_WRITE)}
+    """List the keys, those that count no more last."""
+    now = timezone.now()
+    lines = []
+    for key in selectors.list_keys(actor=actor):
+        older = [secret.expires_at for secret in key.secrets.all() if secret.expires_at and secret.expires_at > now]
+        lines.append((key, key_state(key.revoked_at, key.expires_at, now), max(older, default=None)))
+    context = {
+        "lines": sorted(lines, key=lambda line: line[1] != "active"),
+        "may_change": actor.may(Permission.KEYS_WRITE),
+    }
     return render(request, "console/pages/keys.html", context)
 
 
-@never_cache
+def key_state(revoked_at: datetime | None, expires_at: datetime | None, now: datetime) -> str:
+    """Return ``active``, ``revoked`` or ``ended``."""
+    if revoked_at is not None:
+        return "revoked"
+    return "active" if expires_at is None or expires_at > now else "ended"
+
+
 @require_http_methods(["GET", "POST"])
 @member_page(Permission.KEYS_WRITE)
 def create(request: HttpRequest, actor: Actor) -> HttpResponse:
@@ -86,7 +100,6 @@ def create(request: HttpRequest, actor: Actor) -> HttpResponse:
     return render(request, "console/pages/key_new.html", {"form": form}, status=422)
 
 
-@never_cache
 @require_http_methods(["GET", "POST"])
 @member_page(Permission.KEYS_WRITE)
 def roll(request: HttpRequest, actor: Actor, key_id: str) -> HttpResponse:

@@ -1,5 +1,8 @@
 """Pages of those who run the platform: the fleet, tenants and their limits."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -12,6 +15,8 @@ from console.errors import show_faults
 from controlplane.deployments import selectors as deployments
 from controlplane.metering import selectors as metering
 from dataplane.contracts.catalog import Limits
+from dataplane.contracts.generation import TenantLoad
+from dataplane.contracts.replica import ReplicaState
 from tenants import selectors
 from tenants.actor import Actor
 from tenants.errors import Invalid
@@ -35,24 +40,46 @@ class LimitsForm(forms.Form):
 def fleet(request: HttpRequest, actor: Actor) -> HttpResponse:
     """Show every node and replica, with the KV budgets of the tenants on it."""
     names = {item.id: f"{item.owner}/{item.name}" for item in deployments.list_all_deployments(actor=actor)}
+    slugs = {tenant.id: tenant.slug for tenant, _ in selectors.list_tenants(actor=actor)}
     nodes = [
-        (
-            node.node,
-            [(replica, names.get(replica.row.deployment_id, ""), _kv_meter(replica)) for replica in node.replicas],
-        )
+        (node.node, [_replica_line(replica, names, slugs) for replica in node.replicas])
         for node in deployments.list_fleet(actor=actor)
     ]
+    lines = [line for _, replicas in nodes for line in replicas]
     open_requests, set_aside = metering.count_open(actor=actor)
-    context = {"nodes": nodes, "open_requests": open_requests, "set_aside": set_aside}
+    context = {
+        "nodes": nodes,
+        "ready": sum(1 for line in lines if line.replica.row.state == ReplicaState.READY),
+        "warm_idle": sum(1 for line in lines if line.replica.row.state == ReplicaState.WARM_IDLE),
+        "total": len(lines),
+        "running": sum(line.replica.report.load.num_running for line in lines if line.replica.report.load),
+        "waiting": sum(line.replica.report.load.num_waiting for line in lines if line.replica.report.load),
+        "open_requests": open_requests,
+        "set_aside": set_aside,
+    }
     partial = request.headers.get("HX-Request")
     return render(request, "console/parts/fleet_live.html" if partial else "console/pages/fleet.html", context)
 
 
-def _kv_meter(replica: deployments.Replica) -> tuple[charts.Segment, ...]:
+@dataclass(frozen=True, slots=True)
+class ReplicaLine:
+    """A replica as the fleet's page shows it: ``loads`` are (slug, what the tenant holds and waits for)."""
+
+    replica: deployments.Replica
+    name: str
+    meter: charts.Meter | None
+    loads: tuple[tuple[str, TenantLoad], ...]
+
+
+def _replica_line(replica: deployments.Replica, names: Mapping[str, str], slugs: Mapping[str, str]) -> ReplicaLine:
     load = replica.report.load
-    if load is None:
-        return ()
-    return charts.meter([("In use", load.owned_blocks), ("Cached", load.cached_blocks)], load.total_blocks)
+    parts = [("In use", load.owned_blocks), ("Cached", load.cached_blocks)] if load else []
+    return ReplicaLine(
+        replica=replica,
+        name=names.get(replica.row.deployment_id, ""),
+        meter=charts.meter(parts, load.total_blocks) if load else None,
+        loads=tuple((slugs.get(held.tenant_id, held.tenant_id), held) for held in replica.report.tenants),
+    )
 
 
 @require_GET

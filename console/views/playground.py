@@ -1,23 +1,40 @@
 """The playground: a prompt, and the answer as it is made. It calls the gateway as any application does."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Protocol
 
 import httpx
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from console.access import member_page
 from controlplane.deployments import selectors
+from controlplane.metering import selectors as metering
 from dataplane.contracts.headers import PUBLIC_REQUEST_ID
 from tenants.actor import Actor
 from tenants.roles import Permission
 from tenants.services.keys import playground_key
 
+MAX_BODY_BYTES = 256 * 1024
+"""A prompt that is typed or pasted; applications send longer ones to the gateway."""
 _TIMEOUT = httpx.Timeout(None, connect=5.0)
 _UNREACHABLE = "The gateway cannot be reached. Try again in a moment."
+_SERVED_VERSION, _SERVED_REPLICA = "x-served-version", "x-served-replica"
+
+
+class Price(Protocol):
+    """A line of the price list. Micro-USD per million tokens."""
+
+    deployment_id: str
+    input_microusd: int
+    output_microusd: int
+    effective_from: datetime
 
 
 @require_GET
@@ -25,41 +42,73 @@ _UNREACHABLE = "The gateway cannot be reached. Try again in a moment."
 def playground(request: HttpRequest, actor: Actor) -> HttpResponse:
     """Show the form and the code that does the same."""
     listed = selectors.list_deployments(actor=actor) if actor.may(Permission.DEPLOYMENTS_READ) else []
+    callable_ = [item for item in listed if item.deployment.state == "active"]
+    prices = metering.list_prices(actor=actor) if actor.may(Permission.USAGE_READ) else []
+    now = timezone.now()
     context = {
-        "deployments": [item for item in listed if item.deployment.state == "active"],
+        "deployments": [(item, *price_at(prices, item.deployment.id, now)) for item in callable_],
         "chosen": request.GET.get("model", ""),
         "gateway_url": f"{settings.PAGODA_GATEWAY_URL}/v1",
+        "versions": json.dumps(
+            {arm.version_id: f"{arm.version.model.name} v{arm.version.number}" for item in listed for arm in item.arms}
+        ),
     }
     return render(request, "console/pages/playground.html", context)
 
 
+def price_at(prices: Sequence[Price], deployment_id: str, moment: datetime) -> tuple[int, int]:
+    """Return what input and output cost: the deployment's own price at ``moment``, else the default, else nothing.
+
+    Args:
+        prices: the price list, newest first.
+        deployment_id: what is called.
+        moment: when.
+    """
+    for owner in (deployment_id, ""):
+        for price in prices:
+            if price.deployment_id == owner and price.effective_from <= moment:
+                return price.input_microusd, price.output_microusd
+    return 0, 0
+
+
 @require_POST
 @member_page(Permission.PLAYGROUND_USE)
-def stream(request: HttpRequest, actor: Actor) -> StreamingHttpResponse:
+def stream(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Pass a chat call on to the gateway with the member's playground key, and its stream back.
 
     The browser never sees the key. When the tab closes, Django cancels the iteration, which closes the call to the
     gateway, which frees the request's KV blocks.
     """
+    if int(request.headers.get("Content-Length") or 0) > MAX_BODY_BYTES:
+        text = f"The playground takes up to {MAX_BODY_BYTES // 1024} KiB. Call the gateway with a key for more."
+        return HttpResponse(text, status=413, content_type="text/plain; charset=utf-8")
     events = _relay(request.body, playground_key(actor=actor))
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingHttpResponse(events, content_type="text/event-stream", headers=headers)
+    return StreamingHttpResponse(events, content_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 async def _relay(body: bytes, key: str) -> AsyncIterator[bytes]:
-    """Yield an event that names the request, then the gateway's events; a refusal is an error event too."""
+    """Yield an event that names the request and who answers, then the gateway's events; a refusal is an event too."""
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     try:
         async with (
-            httpx.AsyncClient(base_url=settings.PAGODA_GATEWAY_URL, timeout=_TIMEOUT) as client,
+            httpx.AsyncClient(base_url=settings.PAGODA_GATEWAY_URL, timeout=_TIMEOUT, trust_env=False) as client,
             client.stream("POST", "/v1/chat/completions", content=body, headers=headers) as response,
         ):
-            named = {"request_id": response.headers.get(PUBLIC_REQUEST_ID, "")}
-            yield b"event: request\ndata: " + json.dumps(named).encode() + b"\n\n"
+            yield _event("request", named(response.headers))
             if response.status_code != httpx.codes.OK:
                 yield b"data: " + await response.aread() + b"\n\n"
                 return
             async for chunk in response.aiter_raw():
                 yield chunk
     except httpx.HTTPError:
-        yield b"data: " + json.dumps({"error": {"message": _UNREACHABLE, "code": "unreachable"}}).encode() + b"\n\n"
+        yield _event("error", {"error": {"message": _UNREACHABLE, "code": "unreachable"}})
+
+
+def named(headers: httpx.Headers) -> dict[str, str]:
+    """Return the ids of the request, and of the version and replica that answer it, where there are any."""
+    ids = {"request_id": PUBLIC_REQUEST_ID, "version_id": _SERVED_VERSION, "replica_id": _SERVED_REPLICA}
+    return {name: headers.get(header, "") for name, header in ids.items()}
+
+
+def _event(name: str, data: object) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()

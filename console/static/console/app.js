@@ -1,21 +1,22 @@
-// The console's one script: copying, polling, toasts and the playground. No dependency but htmx, which it only wakes.
+// The console's one script: copying, polling, notices and the playground. No dependency but htmx, which it only wakes.
 "use strict";
 
 const POLL_ACTIVE_MS = 3000;
 const POLL_HIDDEN_MS = 60000;
-const $ = (selector) => document.querySelector(selector);
+const $ = (selector, within = document) => within.querySelector(selector);
 
 // --- Copy buttons
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
-  const words = button.textContent;
+  const source = $(button.dataset.copy);
+  const words = button.dataset.words ??= button.textContent;
   try {
-    await navigator.clipboard.writeText($(button.dataset.copy).textContent);
+    await navigator.clipboard.writeText(source.textContent);
     button.textContent = "Copied";
   } catch {
-    getSelection().selectAllChildren($(button.dataset.copy));
+    getSelection().selectAllChildren(source);
     button.textContent = "Press Ctrl+C";
   }
   setTimeout(() => { button.textContent = words; }, 2000);
@@ -23,17 +24,23 @@ document.addEventListener("click", async (event) => {
 
 // --- Live parts ask again: often while they are looked at, seldom while they are not
 
+let pollTimer;
+
 function poll() {
-  for (const part of document.querySelectorAll("[data-poll]")) {
-    if (!part.contains(document.activeElement) || document.activeElement === document.body) htmx.trigger(part, "poll");
-  }
+  const part = $("[data-poll]");
+  if (part && !isSelecting(part)) htmx.trigger(part, "poll");
   schedulePoll();
 }
 
-let pollTimer;
 function schedulePoll() {
   clearTimeout(pollTimer);
   if ($("[data-poll]")) pollTimer = setTimeout(poll, document.hidden ? POLL_HIDDEN_MS : POLL_ACTIVE_MS);
+}
+
+// New content would take away what somebody is about to copy.
+function isSelecting(part) {
+  const selection = getSelection();
+  return !selection.isCollapsed && part.contains(selection.anchorNode);
 }
 
 document.addEventListener("visibilitychange", () => {
@@ -41,14 +48,41 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) schedulePoll(); else poll();
 });
 
-// --- On a phone the menu starts closed
+// --- What a swap must not move: the focus, and tables that were scrolled sideways
 
-const phone = matchMedia("(max-width: 56rem)");
-function placeMenu() {
-  const menu = $(".menu");
-  if (menu) menu.open = !phone.matches;
+const FOCUSABLE = "a[href], button, input, select, textarea, [tabindex]";
+let kept;
+
+document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+  const part = detail.target;
+  kept = !part.matches("[data-poll]") ? undefined : {
+    focused: [...part.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement),
+    scrolled: [...part.querySelectorAll(".table-wrap")].map((table) => table.scrollLeft),
+  };
+});
+
+document.addEventListener("htmx:afterSwap", ({ detail }) => {
+  if (!kept) { ($("[aria-invalid=true]") ?? $("#main"))?.focus(); return; }
+  if (kept.focused >= 0) detail.target.querySelectorAll(FOCUSABLE)[kept.focused]?.focus({ preventScroll: true });
+  detail.target.querySelectorAll(".table-wrap").forEach((table, index) => { table.scrollLeft = kept.scrolled[index] ?? 0; });
+  $("#toasts .stale")?.remove();
+});
+
+// --- Notices: what failed behind the page, with the id that our log knows it by
+
+function notify(text, id) {
+  $("#toasts .stale")?.remove();
+  const note = document.createElement("div");
+  note.className = "note bad stale";
+  note.textContent = id ? `${text} Request ${id}.` : text;
+  $("#toasts")?.append(note);
 }
-phone.addEventListener("change", placeMenu);
+
+document.addEventListener("htmx:responseError", ({ detail: { xhr } }) => {
+  const page = new DOMParser().parseFromString(xhr.responseText, "text/html");
+  notify($("h1", page)?.textContent ?? `The console answered ${xhr.status}.`, xhr.getResponseHeader("X-Request-Id"));
+});
+document.addEventListener("htmx:sendError", () => notify("The console cannot be reached. What you see may be old."));
 
 // --- The playground
 
@@ -57,13 +91,15 @@ class Playground {
     this.root = root;
     this.form = $("#prompt-form");
     this.answer = $("#answer");
-    this.language = "curl";
-    this.form.addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
-    $("#stop").addEventListener("click", () => this.stop());
+    this.versions = JSON.parse(root.dataset.versions);
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.call) this.call.abort(); else this.send();
+    });
     document.addEventListener("input", () => this.showSnippet());
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.send(); }
-      if (event.key === "Escape") this.stop();
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !this.call) this.form.requestSubmit();
+      if (event.key === "Escape") this.call?.abort();
     });
     const tabs = [...root.querySelectorAll("[data-lang]")];
     for (const tab of tabs) {
@@ -99,10 +135,9 @@ class Playground {
   }
 
   showSnippet() {
-    const body = JSON.parse(JSON.stringify(this.body()));
     const url = this.root.dataset.gateway;
-    const json = JSON.stringify(body, null, 2);
-    const python = json.replace(/: true/g, ": True").replace(/^/gm, "    ").trim();
+    const json = JSON.stringify(this.body(), null, 2);
+    const python = json.replace(/: true\n}$/, ": True\n}").replace(/\n/g, "\n    ");
     $("#snippet-text").textContent = {
       curl: `curl -N ${url}/chat/completions \\\n  -H "Authorization: Bearer $PAGODA_API_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${json.replaceAll("'", "'\\''")}'`,
       python: `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${url}", api_key=os.environ["PAGODA_API_KEY"])\nfor chunk in client.chat.completions.create(**${python}):\n    if chunk.choices:\n        print(chunk.choices[0].delta.content or "", end="", flush=True)`,
@@ -110,45 +145,51 @@ class Playground {
     }[this.language];
   }
 
-  stop() { this.call?.abort(); }
-
   async send() {
-    if (this.call || !$("#prompt").value.trim()) return;
+    if (!$("#prompt").value.trim()) { $("#prompt").focus(); return; }
     this.call = new AbortController();
     this.begin();
     try {
       await this.read(await this.open());
     } catch (error) {
-      this.finish(error.name === "AbortError" ? "Stopped" : "Failed", error.name === "AbortError" ? "" : error.message);
+      if (error.name === "AbortError") this.finish("Stopped by you"); else this.finish("Failed", error.message);
     }
     this.call = undefined;
-    $("#send").disabled = false;
-    $("#stop").hidden = true;
+    this.setButton("Send");
   }
 
   begin() {
     this.began = performance.now();
-    this.first = undefined;
+    this.first = this.reason = undefined;
     this.count = 0;
-    this.reason = undefined;
+    const option = $("#model").selectedOptions[0];
+    this.prices = [Number(option.dataset.input), Number(option.dataset.output)];
     this.answer.textContent = "";
     this.answer.setAttribute("aria-busy", "true");
-    for (const id of ["ttft", "rate", "tokens", "ended"]) $(`#${id}`).textContent = "–";
-    $("#request-id").textContent = $("#finished").textContent = "";
-    $("#send").disabled = true;
-    $("#stop").hidden = false;
+    for (const id of ["ttft", "rate", "tokens", "cost", "ended", "version", "replica", "request-id"]) $(`#${id}`).textContent = "–";
+    $("#finished").textContent = "";
+    this.setButton("Stop");
+  }
+
+  // One button with two faces: the focus stays where it is.
+  setButton(words) {
+    $("#send").textContent = words;
+    $("#send").classList.toggle("primary", words === "Send");
   }
 
   open() {
     return fetch(this.root.dataset.stream, {
       method: "POST",
       body: JSON.stringify({ ...this.body(), stream_options: { include_usage: true } }),
-      headers: { "Content-Type": "application/json", "X-CSRFToken": this.form.csrfmiddlewaretoken.value },
+      headers: { "Content-Type": "application/json", "HX-Request": "true", "X-CSRFToken": this.form.csrfmiddlewaretoken.value },
       signal: this.call.signal,
     });
   }
 
   async read(response) {
+    const elsewhere = response.headers.get("HX-Redirect");
+    if (elsewhere) { location.assign(elsewhere); throw new Error("You are signed out."); }
+    if (response.status === 413) throw new Error(await response.text());
     if (!response.ok || !response.body) throw new Error(`The console answered ${response.status}. Reload the page and try again.`);
     const lines = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
@@ -163,15 +204,19 @@ class Playground {
   }
 
   event(data) {
-    if (data === "[DONE]") { this.finish(this.reason === "length" ? "Length" : "Stop", ""); return true; }
+    if (data === "[DONE]") {
+      this.finish({ stop: "The model had finished", length: "At the most tokens asked for" }[this.reason] ?? "Finished");
+      return true;
+    }
     const message = JSON.parse(data);
     if (message.error) throw new Error(message.error.message);
-    if (message.request_id) $("#request-id").textContent = `Request ${message.request_id}`;
-    if (message.usage) { this.count = message.usage.completion_tokens; this.show(); }
+    if (message.request_id) this.showWho(message);
+    if (message.usage) this.showUsage(message.usage);
     const choice = message.choices?.[0];
     if (choice?.finish_reason) this.reason = choice.finish_reason;
     if (choice?.delta?.content) {
-      this.first ??= performance.now();
+      this.last = performance.now();
+      this.first ??= this.last;
       this.count += 1;
       this.answer.append(choice.delta.content);
       this.show();
@@ -179,17 +224,30 @@ class Playground {
     return false;
   }
 
+  showWho({ request_id, version_id, replica_id }) {
+    $("#request-id").textContent = request_id;
+    $("#version").textContent = this.versions[version_id] || version_id || "–";
+    $("#replica").textContent = replica_id || "–";
+  }
+
+  showUsage({ prompt_tokens, completion_tokens }) {
+    this.count = completion_tokens;
+    const dollars = (prompt_tokens * this.prices[0] + completion_tokens * this.prices[1]) / 1e12;
+    $("#cost").textContent = dollars && dollars < 0.0001 ? "<$0.0001" : dollars ? `$${dollars.toFixed(4)}` : "$0";
+    this.show();
+  }
+
   show() {
-    const seconds = (performance.now() - this.first) / 1000;
-    $("#ttft").textContent = `${Math.round(this.first - this.began).toLocaleString("en")} ms`;
     $("#tokens").textContent = this.count.toLocaleString("en");
-    if (this.count > 1 && seconds > 0) $("#rate").textContent = ((this.count - 1) / seconds).toFixed(1);
+    if (!this.first) return;
+    $("#ttft").textContent = `${Math.round(this.first - this.began).toLocaleString("en")} ms`;
+    if (this.last > this.first) $("#rate").textContent = ((this.count - 1) * 1000 / (this.last - this.first)).toFixed(1);
   }
 
   finish(words, problem) {
     this.answer.setAttribute("aria-busy", "false");
     $("#ended").textContent = words;
-    $("#finished").textContent = problem || `${words}: ${this.count} tokens.`;
+    $("#finished").textContent = problem ?? `Answer finished: ${this.count} tokens. ${words}.`;
     if (!problem) return;
     const note = document.createElement("div");
     note.className = "note bad";
@@ -199,7 +257,6 @@ class Playground {
 }
 
 addEventListener("DOMContentLoaded", () => {
-  placeMenu();
   schedulePoll();
   const root = $("#playground");
   if (root) new Playground(root);
