@@ -33,7 +33,7 @@ LAYERS = (
     Layer("format", (sys.executable, "-m", "ruff", "format", "--check", "."), 10),
     Layer("imports", (str(Path(sys.executable).with_name("lint-imports")),), 20),
     Layer("types", (sys.executable, "-m", "mypy"), 90),
-    _tests("pure", 90, "architecture", "contracts", "engine", "spool", "inspect", "catalog"),
+    _tests("pure", 90, "architecture", "atomic_file", "catalog", "contracts", "engine", "inspect", "sandbox", "spool"),
     _tests("text", 60),
     _tests("model", 120),
     _tests("worker", 90),

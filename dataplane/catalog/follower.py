@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from dataplane.catalog import atomic_file
+from dataplane import atomic_file
 from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import Catalog, CatalogError
 

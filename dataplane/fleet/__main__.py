@@ -9,8 +9,7 @@ import asyncio
 import os
 import sys
 
-import structlog
-
+from dataplane import logs
 from dataplane.fleet import settings as fleet_settings
 from dataplane.fleet.backends.local import LocalBackend
 from dataplane.fleet.replica import Patience
@@ -19,15 +18,7 @@ from dataplane.fleet.server import serve
 
 def main() -> int:
     """Run the fleet; return the exit status."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    logs.configure()
     try:
         settings = fleet_settings.read(os.environ)
         backend = LocalBackend(

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from dataplane.catalog import atomic_file
+from dataplane import atomic_file
 from dataplane.contracts.replica import ReplicaEvent, ReplicaState
 
 _MAX_PENDING = 10_000

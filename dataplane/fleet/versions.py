@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from dataplane.catalog import atomic_file
+from dataplane import atomic_file
 from dataplane.contracts.catalog import VersionEntry, VersionFile
 from dataplane.contracts.verdict import version_digest
 

@@ -8,7 +8,8 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Self
 
-from dataplane.spool.segment import SUFFIX, sync_folder
+from dataplane import atomic_file
+from dataplane.spool.segment import SUFFIX
 
 DAMAGED = "damaged"
 _LOCK = "lock"
@@ -47,7 +48,7 @@ class SpoolFolder:
         os.write(lock_fd, _THIS_PROCESS.encode())
         # Visible only once it is locked: a shipper that sees a spool never mistakes a newborn for an orphan.
         hidden.rename(root / name)
-        sync_folder(root)
+        atomic_file.sync_folder(root)
         return cls(root / name, lock_fd, own=True)
 
     def segments(self) -> list[Path]:
@@ -66,7 +67,7 @@ class SpoolFolder:
         self.path.rmdir()
 
 
-def names(root: Path) -> list[Path]:
+def spool_paths(root: Path) -> list[Path]:
     """Return the paths of all spools under ``root``, whoever writes them."""
     if not root.is_dir():
         return []
@@ -75,7 +76,7 @@ def names(root: Path) -> list[Path]:
 
 def shippable(root: Path) -> Generator[SpoolFolder, None, None]:
     """Yield the spools that this process may ship; an adopted one is released when the next is asked for."""
-    for path in names(root):
+    for path in spool_paths(root):
         found = _claim(path)
         if found is None:
             continue
@@ -106,7 +107,7 @@ def _claim(path: Path) -> SpoolFolder | None:
 def used_bytes(root: Path) -> int:
     """Return the size of everything spooled under ``root``."""
     total = 0
-    for folder in names(root):
+    for folder in spool_paths(root):
         for path in folder.glob(f"*{SUFFIX}"):
             try:
                 total += path.stat().st_size

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dataplane import atomic_file
 from dataplane.contracts.usage import UsageRecord
 
 SUFFIX = ".seg"
@@ -147,18 +148,9 @@ class SegmentWriter:
         path = self._folder / f"{number:08d}{SUFFIX}"
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            sync_folder(self._folder)
+            atomic_file.sync_folder(self._folder)
         except OSError:
             os.close(fd)
             raise
         self.close()
         self._fd, self._number, self._size_bytes = fd, number, 0
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

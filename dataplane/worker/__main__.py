@@ -5,7 +5,7 @@ import sys
 
 import uvloop
 
-from dataplane.worker import logs
+from dataplane import logs
 from dataplane.worker.server import serve
 from dataplane.worker.settings import SettingsError, parse
 

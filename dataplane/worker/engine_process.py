@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from dataplane import logs
 from dataplane.contracts import failpoints
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import Code
@@ -38,7 +39,6 @@ from dataplane.contracts.generation import (
 from dataplane.contracts.wire import FrameReader, frame
 from dataplane.engine.engine import Engine, Refusal
 from dataplane.engine.runner import Row, RowFailure, Runner
-from dataplane.worker import logs
 from dataplane.worker.engine_setup import set_up
 
 _log = structlog.get_logger(__name__)
@@ -253,7 +253,6 @@ def _load(channel: Channel, request: LoadModel) -> LoadedEngine | None:
     channel.send(
         Loaded(
             context_tokens=setup.context_tokens,
-            eos_token_ids=list(setup.eos_token_ids),
             load=engine.load(),
             kernels=setup.kernels,
             load_ms=round((time.perf_counter() - started_s) * 1000),

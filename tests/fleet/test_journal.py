@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataplane.catalog import atomic_file
+from dataplane import atomic_file
 from dataplane.contracts.replica import ReplicaEvent, ReplicaState
 from dataplane.fleet import journal as journal_module
 from dataplane.fleet.journal import Journal

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dataplane.catalog import atomic_file
+from dataplane import atomic_file
 
 
 def test_a_written_file_is_whole_and_private(tmp_path: Path) -> None:

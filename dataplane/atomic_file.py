@@ -24,11 +24,11 @@ def write(path: Path, content: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power failure."""
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable: without this a new file, or a rename, may be gone after a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
