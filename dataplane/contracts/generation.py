@@ -84,7 +84,7 @@ class EngineLoad(msgspec.Struct, frozen=True):
     prefix_cache_hits_tokens: int
     prompt_tokens: int
     generation_tokens: int
-    refused_rows: int = 0
+    failed_rows: int = 0
 
 
 class TenantLoad(msgspec.Struct, frozen=True):
@@ -113,7 +113,6 @@ class Loaded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """The model can be called. ``kernels`` says which were chosen, for the log and the replica's page."""
 
     context_tokens: int
-    eos_token_ids: list[int]
     load: EngineLoad
     kernels: str
     load_ms: int
@@ -208,10 +207,7 @@ ToTokenizer = OpenTokenizer | EncodeText | EncodeChat | DecodeTokens | CloseStre
 
 
 class TokenizerOpened(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Ready. ``has_template`` False means chat calls are refused."""
-
-    vocab_size: int
-    has_template: bool
+    """Ready."""
 
 
 class Encoded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -35,7 +35,6 @@ class Attach(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     deployment_id: str
     version_id: str
     version_digest: str
-    owner_tenant_id: str
     model_dir: str
     runtime_dir: str
     served_name: str

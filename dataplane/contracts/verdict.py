@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accepted when ``refusals`` is empty: then ``files`` is complete and ``config`` is there.
 
     ``files`` are sorted by name. ``weight_bytes`` is what the tensors take as they are stored. ``checks`` says how far
-    the inspection came. ``kv_bytes_per_token`` is for keys and values in fp32; half of it in fp16.
+    the inspection came.
     """
 
     refusals: tuple[Refusal, ...] = ()
@@ -50,9 +50,6 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_bytes: int = 0
     has_chat_template: bool = False
     checks: tuple[Check, ...] = ()
-    digest: str = ""
-    context_tokens: int = 0
-    kv_bytes_per_token: int = 0
 
 
 def version_digest(files: Iterable[VersionFile]) -> str:

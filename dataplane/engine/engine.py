@@ -334,7 +334,7 @@ class Engine:
             prefix_cache_hits_tokens=scheduler.prefix_hits_tokens,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
-            refused_rows=self._failed_rows,
+            failed_rows=self._failed_rows,
         )
 
     def tenant_loads(self) -> list[TenantLoad]:

@@ -159,7 +159,6 @@ class Fleet:
             deployment_id=assignment.deployment_id,
             version_id=assignment.version_id,
             version_digest=assignment.version_digest,
-            owner_tenant_id=assignment.owner_tenant_id,
             model_dir=str(self._preparation.folder(assignment.version_digest)),
             runtime_dir=str(self._settings.home / "runtime"),
             served_name=assignment.served_name,

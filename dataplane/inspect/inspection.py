@@ -1,7 +1,4 @@
-"""The checks of a model folder, in order. Each goes on where it can, so that the list of refusals is whole.
-
-Still to come, behind the digests and before the verdict: a scan of all weights for numbers that are not finite.
-"""
+"""The checks of a model folder, in order. Each goes on where it can, so that the list of refusals is whole."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -10,9 +7,8 @@ from typing import Any
 
 from dataplane.contracts import strict_json
 from dataplane.contracts.catalog import VersionFile
-from dataplane.contracts.memory import kv_bytes_per_token
 from dataplane.contracts.model_config import ConfigError, ModelConfig, add_generation_config, parse_config
-from dataplane.contracts.verdict import Check, CheckState, Verdict, version_digest
+from dataplane.contracts.verdict import Check, CheckState, Verdict
 from dataplane.inspect import checkpoint, names
 from dataplane.inspect.folder import File, open_files
 from dataplane.inspect.refusals import Refusals, Refused
@@ -23,7 +19,6 @@ from dataplane.text.tokenizer_schema import MAX_FILE_BYTES, read_vocabulary
 
 _MAX_SMALL_JSON_BYTES = 256 * 1024
 _MAX_DOCUMENT_BYTES = 1024 * 1024
-_KV_BYTES = 4
 
 
 def inspect(path: str) -> Verdict:
@@ -78,9 +73,6 @@ class _Inspection:
             weight_bytes=sum(tensor.end - tensor.begin for tensor in stored),
             has_chat_template=has_template,
             checks=tuple(self.checks),
-            digest=version_digest(listed) if listed else "",
-            context_tokens=config.context_tokens if config else 0,
-            kv_bytes_per_token=kv_bytes_per_token(config, _KV_BYTES) if config else 0,
         )
 
     def _check_documents(self, files: Mapping[str, File]) -> None:

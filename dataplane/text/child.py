@@ -77,8 +77,8 @@ class _Child:
         """Do the part of the main thread; None when the answer comes from the other one."""
         if isinstance(message, OpenTokenizer):
             self._streams.clear()
-            opened = self._tokenizer = ModelTokenizer(Path(message.model_dir))
-            return TokenizerOpened(vocab_size=opened.vocab_size, has_template=opened.has_template)
+            self._tokenizer = ModelTokenizer(Path(message.model_dir))
+            return TokenizerOpened()
         tokenizer = self._tokenizer
         if tokenizer is None:
             raise TextFailed(Code.INTERNAL, "The tokenizer is not open.")

@@ -79,23 +79,12 @@ class TokenizerClient:
         self._model_dir = ""
         self._child: TokenizerProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._opened = TokenizerOpened(vocab_size=0, has_template=False)
         self._next_call = 0
         self._decoding: dict[int, _Call] = {}
         self._encoding: _Call | None = None
         self._to_encode: deque[_Call] = deque()
         self._streams: dict[str, list[int]] = {}
         self.restarts = 0
-
-    @property
-    def vocab_size(self) -> int:
-        """One more than the tokenizer's highest id."""
-        return self._opened.vocab_size
-
-    @property
-    def has_template(self) -> bool:
-        """Whether chats can be encoded."""
-        return self._opened.has_template
 
     @property
     def pid(self) -> int | None:
@@ -223,7 +212,6 @@ class TokenizerClient:
             raise _api_error(answer)
         if not isinstance(answer, TokenizerOpened):
             raise ApiError(Code.TOKENIZER_FAILED, "The tokenizer ended its process while it was loaded.")
-        self._opened = answer
         return answers
 
     async def _supervise(self, child: TokenizerProcess, answers: AsyncIterator[FromTokenizer]) -> None:

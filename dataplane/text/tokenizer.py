@@ -69,13 +69,7 @@ class ModelTokenizer:
         self._specials = tuple(vocabulary.special)
         self._forbidden = frozenset(vocabulary.special.values()) - {vocabulary.unknown_id}
         self._detokenizer = Detokenizer(vocabulary.decoder, vocabulary.tokens, frozenset(vocabulary.special.values()))
-        self.vocab_size = vocabulary.size
         self._template = _load_template(model_dir)
-
-    @property
-    def has_template(self) -> bool:
-        """Whether chats can be rendered."""
-        return self._template is not None
 
     def stream(self) -> TextStream:
         """Return a fresh decoding stream."""

@@ -237,8 +237,8 @@ class EngineClient:
                 self.tenants = self.tenants if message.tenants is None else message.tenants
                 for delta in message.deltas:
                     self._deliver(delta)
-            case LoadProgress(phase):
-                self.phase = phase
+            case LoadProgress(phase, done_bytes, total_bytes):
+                self.phase = f"{phase} {100 * done_bytes // total_bytes} %" if total_bytes else phase
                 self.imported.set()
             case Loaded(load=load):
                 self.load = load

@@ -29,6 +29,7 @@ class _EngineCounters(Collector):
             "pagoda_prefix_cache_hits": ("Prompt tokens found.", load.prefix_cache_hits_tokens),
             "pagoda_prompt_tokens": ("Prompt tokens computed.", load.prompt_tokens),
             "pagoda_generation_tokens": ("Tokens generated.", load.generation_tokens),
+            "pagoda_failed_rows": ("Rows that the model could not compute.", load.failed_rows),
             "pagoda_engine_steps": ("Steps of the engine.", load.step),
             "pagoda_engine_step_seconds": ("Time of all steps.", self.step_s),
             "pagoda_engine_model_seconds": ("Part of that inside the model.", self.model_s),

@@ -195,7 +195,6 @@ async def _start(replica: Replica, settings: Settings, app: Any, sockets: list[s
             deployment_id="",
             version_id="",
             version_digest="",
-            owner_tenant_id="",
             model_dir=str(settings.model.resolve()),
             runtime_dir=str(settings.runtime_dir),
             served_name=settings.model.resolve().name,

@@ -150,7 +150,7 @@ def test_only_the_offender_fails(how: str) -> None:
     assert driver.ends[bad].error_message
     assert all(driver.ends[request_id].finish_reason is FinishReason.LENGTH for request_id in good)
     driver.check_answers()
-    assert driver.engine.load().refused_rows == 1
+    assert driver.engine.load().failed_rows == 1
 
 
 def test_what_a_failed_request_computed_is_not_cached() -> None:

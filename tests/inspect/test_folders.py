@@ -71,11 +71,10 @@ def test_a_good_model_is_accepted_with_its_figures(tmp_path: Path, options: dict
     assert reasons(verdict) == {}
     assert {check.state for check in verdict.checks} == {CheckState.PASSED}
     assert [file.name for file in verdict.files] == sorted(path.name for path in model.iterdir())
-    assert verdict.digest == version_digest(verdict.files)
     assert verdict.weight_bytes == verdict.num_parameters * (4 if "dtype" not in options else 2)
     assert verdict.config is not None
-    assert (verdict.context_tokens, verdict.config.eos_token_ids, verdict.has_chat_template) == (512, (2,), True)
-    assert verdict.kv_bytes_per_token == 2 * 2 * verdict.config.num_kv_heads * 16 * 4
+    assert (verdict.config.context_tokens, verdict.config.eos_token_ids) == (512, (2,))
+    assert verdict.has_chat_template
 
 
 def test_shards_with_their_index_and_documents_are_accepted(model: Path) -> None:
@@ -98,11 +97,14 @@ def test_what_transformers_saves_is_accepted(tmp_path: Path) -> None:
 
 
 def test_the_digest_follows_the_content_and_nothing_else(model: Path, tmp_path: Path) -> None:
-    first = inspect(str(model)).digest
+    def digest(folder: Path) -> str:
+        return version_digest(inspect(str(folder)).files)
+
+    first = digest(model)
     again = tokenizer_files.byte_level(tmp_path / "again")
-    assert inspect(str(again)).digest == first
+    assert digest(again) == first
     (again / "README.md").write_text("more")
-    assert inspect(str(again)).digest != first
+    assert digest(again) != first
 
 
 class Evil:

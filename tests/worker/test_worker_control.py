@@ -41,7 +41,6 @@ def attach(worker: WorkerProcess, model: Path, **more: Any) -> Attach:
         "deployment_id": "dep_a",
         "version_id": "ver_a",
         "version_digest": "",
-        "owner_tenant_id": "ten_a",
         "model_dir": str(model),
         "runtime_dir": str(worker.folder / "runtime"),
         "served_name": "chat",
