@@ -112,10 +112,9 @@ class Gateway:
 
     def _apply(self, catalog: Catalog) -> None:
         self._snapshot = Snapshot(catalog)
-        self.running.review(catalog, wall_ms())
 
     async def _review_forever(self) -> None:
-        """Keys also expire without a new catalog."""
+        """Cut what may no longer run, be it by a new catalog or because a key has expired since."""
         while True:
             await asyncio.sleep(_REVIEW_S)
             self.running.review(self._snapshot.catalog, wall_ms())

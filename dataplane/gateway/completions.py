@@ -13,7 +13,7 @@ from dataplane.contracts import headers, ids
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.gateway import intake, limits, rate_headers, router
 from dataplane.gateway.auth import Caller
-from dataplane.gateway.door import Door, Headers, wall_ms
+from dataplane.gateway.door import Door, Headers
 from dataplane.gateway.exchange import Exchange, Running, Spool
 from dataplane.gateway.intake import ClientGone
 from dataplane.gateway.limits import Limiter, Reservation
@@ -105,8 +105,6 @@ class Completions:
         )
         try:
             with self._running.enter(exchange), _watching(receive, exchange):
-                # Race: a catalog that came while the limits were asked has reviewed only who had entered.
-                self._running.review(self._door.snapshot.catalog, wall_ms())
                 await exchange.run(lambda: self._proxy.serve(exchange, reply))
         finally:
             await exchange.settle()

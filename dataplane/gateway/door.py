@@ -42,11 +42,6 @@ class Door:
         self._peppers = peppers
         self._snapshot = snapshot
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """The catalog in force."""
-        return self._snapshot()
-
     def enter(self, headers: Headers) -> tuple[Snapshot, Caller]:
         """Return the caller that ``headers`` prove, and the snapshot that knows it.
 

@@ -25,7 +25,6 @@ _ATTEMPTS = 2
 _OK = 200
 _ELSEWHERE = frozenset({Code.SHUTTING_DOWN.code, Code.MODEL_COLD.code})
 """What a replica says when it cannot take the request but another can: the table was a moment behind."""
-_CODES = {code.code: code for code in Code}
 _PASSED_ON = frozenset({b"content-type", b"retry-after", b"retry-after-ms"})
 _log = structlog.get_logger(__name__)
 
@@ -146,7 +145,7 @@ class Proxy:
 
 def _as_status(error: ErrorBody) -> ApiError:
     """Return the error of a stream that failed before it began: its caller can still have a plain status."""
-    return ApiError(_CODES.get(error.code, Code.INTERNAL), error.message, param=error.param)
+    return ApiError(Code.named(error.code, Code.INTERNAL), error.message, param=error.param)
 
 
 def _trusted_headers(exchange: Exchange, attempt: Attempt) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.internal_calls import authorization
 from dataplane.contracts.replica import ReplicaReport, ReplicaState, ReplicaTable
 from dataplane.gateway import router
 from dataplane.gateway.router import Incarnation, Wanted
@@ -147,7 +148,7 @@ class Replicas:
 
     async def run(self) -> None:
         """Follow the fleet's table by long poll until cancelled."""
-        headers = {"authorization": f"Bearer {self._internal_secret}"}
+        headers = {"authorization": authorization(self._internal_secret)}
         after: int | None = None
         async with httpx.AsyncClient(
             base_url=self._fleet_url, headers=headers, timeout=_HTTP_TIMEOUT_S, trust_env=False

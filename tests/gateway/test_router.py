@@ -89,6 +89,15 @@ def test_a_burst_between_two_reports_is_spread() -> None:
     assert max(sent.values()) - min(sent.values()) <= 1
 
 
+def test_what_was_sent_since_the_report_takes_room_and_stands_in_the_queue() -> None:
+    tight = [report("tight", load=load(free=100)), report("roomy", load=load(running=5))]
+    assert choose(tight) == "tight"
+    assert choose(tight, tight=1) == "roomy"
+    short = [report("short", load=load(running=4)), report("long", load=load(running=4, waiting=1))]
+    assert choose(short, short=5) in ("short", "long")
+    assert choose(short, short=6) == "long"
+
+
 def test_equals_share_by_lot() -> None:
     replicas = [report(name, load=load()) for name in "abcd"]
     chosen = {choose(replicas) for _ in range(200)}

@@ -97,12 +97,15 @@ async def test_a_request_is_tried_on_two_replicas_and_no_third(world: World, hom
         assert sum(len(replica.calls) for replica in g.replicas) == 2
 
 
-async def test_a_replica_that_nobody_listens_for_is_passed_over(world: World, home) -> None:
+async def test_a_replica_that_nobody_listens_for_is_tried_once_and_then_passed_over(world: World, home) -> None:
     async with gateway(world, home, NO_REDIS, replicas=2) as g:
         g.replicas[0].stop()
-        for _ in range(6):
+        for _ in range(12):
             assert (await g.post()).status_code == 200
-        assert len(g.replicas[1].calls) == 6
+        assert len(g.replicas[1].calls) == 12
+        await g.post()
+        outcomes = [record.outcome for record in await g.records(13)]
+        assert outcomes.count(Outcome.REDISPATCHED) <= 1
 
 
 async def test_a_replica_that_falls_silent_is_lost(world: World, home) -> None:
@@ -136,14 +139,14 @@ async def test_a_caller_that_goes_away_is_told_to_the_replica_at_once(world: Wor
 
 
 @asynccontextmanager
-async def _open_stream(g: Harness) -> AsyncIterator[asyncio.StreamReader]:
+async def _open_stream(g: Harness) -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
     """Ask for a stream over a connection whose buffers are small, so that not reading is soon felt."""
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(g.url).port, limit=1024)
     body = json.dumps(BODY | {"stream": True}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-length: {len(body)}\r\n"
     writer.write(f"{head}authorization: Bearer {g.world.acme_key.text}\r\n\r\n".encode() + body)
     try:
-        yield reader
+        yield reader, writer.get_extra_info("sockname")[1]
     finally:
         writer.transport.abort()
 
@@ -171,7 +174,7 @@ async def floods(call: Call) -> None:
 async def test_a_caller_that_never_reads_pauses_the_replica_and_is_reset_in_the_end(world: World, home) -> None:
     async with gateway(world, home, NO_REDIS, stalled_client_s=1.0) as g:
         g.replicas[0].script = floods
-        async with _open_stream(g) as reader:
+        async with _open_stream(g) as (reader, port):
             await g.replicas[0].until_called(1)
             async with asyncio.timeout(10):
                 await g.replicas[0].calls[0].gone.wait()
@@ -179,6 +182,9 @@ async def test_a_caller_that_never_reads_pauses_the_replica_and_is_reset_in_the_
             assert record.outcome is Outcome.ABORTED
             # All between replica and caller is bounded: kernel buffers and ours, not what the replica could make.
             assert record.completion_tokens * 10_000 < 20_000_000
+            async with asyncio.timeout(5):
+                while port in {connection.client[1] for connection in g.server.server_state.connections}:
+                    await asyncio.sleep(0.01)
             with pytest.raises((ConnectionResetError, EOFError)):
                 await _read_to_its_end(reader)
 
@@ -187,5 +193,5 @@ async def test_a_slow_reader_is_not_mistaken_for_one_that_never_reads(world: Wor
     script = pieces(*(token_event(i, "x" * 50_000) for i in range(1, 60)), token_event(60, finish="stop"), DONE)
     async with gateway(world, home, NO_REDIS, stalled_client_s=1.0) as g:
         g.replicas[0].script = script
-        async with _open_stream(g) as reader:
+        async with _open_stream(g) as (reader, _):
             assert b"[DONE]" in await _read_to_its_end(reader)

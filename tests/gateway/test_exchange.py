@@ -1,0 +1,155 @@
+import asyncio
+
+import pytest
+from gateway_world import PEPPERS, World
+
+from dataplane.contracts.catalog import Arm
+from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.usage import Outcome, UsageRecord
+from dataplane.gateway import auth, intake
+from dataplane.gateway.exchange import Exchange
+from dataplane.gateway.intake import ClientGone
+from dataplane.gateway.sse import Tally
+from dataplane.spool.writer import SpoolFull
+
+pytestmark = pytest.mark.anyio
+REVOKED = ApiError(Code.KEY_REVOKED, "revoked")
+
+
+class Spooled(list[UsageRecord]):
+    full = False
+
+    def append_nowait(self, record: UsageRecord) -> None:
+        self.append(record)
+
+
+class Full(Spooled):
+    def append_nowait(self, record: UsageRecord) -> None:
+        raise SpoolFull("full")
+
+
+class Release:
+    """Settles once it is let go; ``settled`` are the tokens it was told."""
+
+    def __init__(self) -> None:
+        self.settled: list[int] = []
+        self.let_go = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def __call__(self, tokens: int) -> None:
+        self.asked.set()
+        await self.let_go.wait()
+        self.settled.append(tokens)
+
+
+def exchange(release: Release, spool: Spooled | None = None) -> Exchange:
+    world = World()
+    caller = auth.authenticate(world.acme_key.text, world.catalog(), PEPPERS, 0)
+    return Exchange(
+        request_id="req_1",
+        endpoint="/v1/completions",
+        caller=caller,
+        deployment=world.deployments["chat"],
+        arm=Arm("ver_1", 100),
+        intake=intake.parse(b'{"model":"chat","prompt":"hello"}'),
+        reserved_tokens=100,
+        spool=Spooled() if spool is None else spool,
+        release=release,
+    )
+
+
+async def test_a_cut_does_not_interrupt_the_settlement_and_it_happens_once() -> None:
+    release = Release()
+    running = exchange(release)
+    work = asyncio.ensure_future(running.run(running.settle))
+    await release.asked.wait()
+    running.cut(ClientGone())
+    with pytest.raises(ClientGone):
+        await work
+    release.let_go.set()
+    await running.settle()
+    assert release.settled == [0]
+
+
+async def test_a_cut_that_comes_before_the_work_still_ends_it() -> None:
+    running = exchange(Release())
+    running.cut(REVOKED)
+    with pytest.raises(ApiError, match="revoked"):
+        await running.run(asyncio.Event().wait)
+
+
+async def test_the_first_cause_is_the_one_that_counts_and_a_cut_after_the_end_is_nothing() -> None:
+    running = exchange(Release())
+    work = asyncio.ensure_future(running.run(asyncio.Event().wait))
+    await asyncio.sleep(0)
+    running.cut(REVOKED)
+    running.cut(ClientGone())
+    with pytest.raises(ApiError, match="revoked"):
+        await work
+    done = exchange(Release())
+    await done.run(lambda: asyncio.sleep(0))
+    done.cut(REVOKED)
+    assert done.cause is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome", "code"),
+    [
+        (lambda a: None, Outcome.STOP, ""),
+        (ApiError(Code.MODEL_COLD, "m"), Outcome.REFUSED, "model_cold"),
+        (ApiError(Code.REPLICA_LOST, "m"), Outcome.FAILED, "replica_lost"),
+        (RuntimeError("bug"), Outcome.FAILED, "internal"),
+    ],
+    ids=["stop", "cold", "lost", "bug"],
+)
+async def test_however_an_attempt_ends_there_is_one_record_of_it(ends, outcome: Outcome, code: str) -> None:
+    spool = Spooled()
+    running = exchange(Release(), spool)
+
+    async def work() -> None:
+        with running.attempt() as attempt:
+            attempt.tally = Tally(prompt_tokens=7, completion_tokens=5, finish_reason="stop")
+            attempt.delivered_tokens = 4
+            if isinstance(ends, Exception):
+                raise ends
+            attempt.finished()
+
+    if isinstance(ends, Exception):
+        with pytest.raises(type(ends)):
+            await running.run(work)
+    else:
+        await running.run(work)
+    [record] = spool
+    assert (record.outcome, record.error_code, record.completion_tokens, record.attempt) == (outcome, code, 4, 1)
+    assert running.tokens() == 12
+
+
+@pytest.mark.parametrize(("cause", "code"), [(REVOKED, "key_revoked"), (ClientGone(), "")])
+async def test_an_attempt_that_is_cut_is_recorded_as_aborted_and_why(cause, code: str) -> None:
+    spool = Spooled()
+    running = exchange(Release(), spool)
+
+    async def work() -> None:
+        with running.attempt():
+            running.cut(cause)
+            await asyncio.Event().wait()
+
+    with pytest.raises(type(cause)):
+        await running.run(work)
+    assert [(record.outcome, record.error_code) for record in spool] == [(Outcome.ABORTED, code)]
+
+
+async def test_a_record_that_cannot_be_kept_does_not_break_the_answer() -> None:
+    running = exchange(Release(), Full())
+    with running.attempt() as attempt:
+        attempt.finished()
+
+
+async def test_before_a_replica_computed_anything_nothing_is_charged() -> None:
+    running = exchange(Release())
+    assert running.tokens() == 0
+    with running.attempt() as attempt:
+        assert running.tokens() == 0
+        attempt.tally.completion_tokens = 3
+        # The replica did not say how long the prompt was: the estimate stands.
+        assert running.tokens() == 3 + running.intake.prompt_tokens
