@@ -1,6 +1,5 @@
 """For the product's own processes: the catalog out, usage and replicas in; a bearer secret, bounded bodies."""
 
-import hmac
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from controlplane.deployments import catalog, fleet
 from controlplane.metering import services as metering
+from dataplane.contracts.internal_calls import is_internal
 from dataplane.contracts.replica import FleetReport
 from dataplane.contracts.usage import UsageBatch
 from tenants.actor import system_actor
@@ -36,9 +36,7 @@ def _internal(method: str) -> Callable[[_View], _View]:
         @csrf_exempt
         @wraps(view)
         def guarded(request: HttpRequest) -> HttpResponse:
-            shown = request.META.get("HTTP_AUTHORIZATION", "").encode()
-            expected = f"Bearer {settings.PAGODA_INTERNAL_SECRET}".encode()
-            if not hmac.compare_digest(shown, expected):
+            if not is_internal(request.META.get("HTTP_AUTHORIZATION"), settings.PAGODA_INTERNAL_SECRET):
                 return HttpResponse("The internal secret is wrong or missing.", status=401, content_type="text/plain")
             if request.method != method:
                 return HttpResponse(status=405, headers={"Allow": method})

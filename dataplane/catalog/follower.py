@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from dataplane import atomic_file
 from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import Catalog, CatalogError
+from dataplane.contracts.internal_calls import authorization
 
 _RECONNECT_S = 0.5
 _HTTP_TIMEOUT_S = 5.0
@@ -190,8 +191,10 @@ class Follower:
 
     async def _follow_control(self) -> None:
         path = _Path("control")
-        headers = {"authorization": f"Bearer {self._internal_secret}"}
-        async with httpx.AsyncClient(base_url=self._control_url, headers=headers, timeout=_HTTP_TIMEOUT_S) as client:
+        headers = {"authorization": authorization(self._internal_secret)}
+        async with httpx.AsyncClient(
+            base_url=self._control_url, headers=headers, timeout=_HTTP_TIMEOUT_S, trust_env=False
+        ) as client:
             while True:
                 self._poll_now.clear()
                 try:

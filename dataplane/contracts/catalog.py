@@ -246,7 +246,8 @@ def callable_names(catalog: Catalog, tenant_id: str, key: KeyEntry | None = None
         if key is not None and key.deployment_ids is not None and deployment.id not in key.deployment_ids:
             continue
         owner = catalog.tenants.get(deployment.tenant_id)
-        own = deployment.tenant_id == tenant_id
-        if own or owner is not None:
-            names[deployment.name if own or owner is None else f"{owner.name}/{deployment.name}"] = deployment
+        if deployment.tenant_id == tenant_id:
+            names[deployment.name] = deployment
+        elif owner is not None:
+            names[f"{owner.name}/{deployment.name}"] = deployment
     return names

@@ -48,6 +48,11 @@ class Code(Enum):
         self.status = status
         self.type = type_
 
+    @classmethod
+    def named(cls, code: str, default: "Code") -> "Code":
+        """Return the entry whose stable code is ``code``; ``default`` where there is none."""
+        return next((entry for entry in cls if entry.code == code), default)
+
 
 class ApiError(Exception):
     """An error a caller may read.

@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.errors import ApiError
 from dataplane.contracts.sampling import SamplingParams
 
 
@@ -138,6 +139,17 @@ class SequenceDelta(msgspec.Struct, frozen=True):
     error_message: str = ""
     cached_tokens: int = 0
     queue_ms: float | None = None
+
+
+def failed(request_id: str, error: ApiError) -> SequenceDelta:
+    """Return the delta that ends a sequence with ``error``."""
+    return SequenceDelta(
+        request_id=request_id,
+        token_ids=[],
+        finish_reason=FinishReason.ERROR,
+        error_code=error.code.code,
+        error_message=error.message,
+    )
 
 
 class StepDone(_Message, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -1,16 +1,17 @@
 """The fleet's internal HTTP: the replica table for gateways, drains by order, health and figures."""
 
-import hmac
 import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dataplane.contracts.errors import ApiError, Code, envelope
+from dataplane.contracts.internal_calls import is_internal
 from dataplane.contracts.replica import ReplicaState
 from dataplane.fleet.fleet import Fleet
 
@@ -24,8 +25,7 @@ def make_app(fleet: Fleet, internal_secret: str) -> Starlette:
 
     def guarded(handler: _Handler) -> _Handler:
         async def checked(request: Request) -> Response:
-            expected = f"Bearer {internal_secret}".encode()
-            if not hmac.compare_digest(request.headers.get("authorization", "").encode(), expected):
+            if not is_internal(request.headers.get("authorization"), internal_secret):
                 return _error(ApiError(Code.INVALID_API_KEY, "this door is for internal calls, which carry a bearer"))
             try:
                 return await handler(request)
@@ -62,7 +62,7 @@ def make_app(fleet: Fleet, internal_secret: str) -> Starlette:
         return JSONResponse(body, status_code=200 if idle_s < _STALE_S else 503)
 
     async def metrics(_: Request) -> Response:
-        return Response(fleet.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(fleet.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return Starlette(
         routes=[

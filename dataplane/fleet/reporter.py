@@ -6,6 +6,7 @@ import httpx
 import msgspec
 import structlog
 
+from dataplane.contracts.internal_calls import authorization
 from dataplane.contracts.replica import FleetReport
 from dataplane.fleet.journal import Journal
 from dataplane.fleet.table import Table
@@ -24,7 +25,8 @@ class Reporter:
         self._client = httpx.AsyncClient(
             base_url=control_url,
             timeout=_TIMEOUT_S,
-            headers={"authorization": f"Bearer {internal_secret}", "content-type": "application/msgpack"},
+            trust_env=False,
+            headers={"authorization": authorization(internal_secret), "content-type": "application/msgpack"},
         )
         self._journal = journal
         self._table = table

@@ -10,6 +10,7 @@ import httpx
 import msgspec
 import structlog
 
+from dataplane.contracts.internal_calls import authorization
 from dataplane.contracts.usage import UsageBatch, UsageReceipt, UsageRecord
 from dataplane.spool import folder, segment
 from dataplane.spool.segment import Tail
@@ -51,7 +52,7 @@ class Shipper:
     ) -> None:
         self._root = root
         self._url = control_url.rstrip("/") + _PATH
-        self._headers = {"authorization": f"Bearer {internal_secret}", "content-type": "application/msgpack"}
+        self._headers = {"authorization": authorization(internal_secret), "content-type": "application/msgpack"}
         self._transport = transport
         self._shipped_bytes: dict[Path, int] = {}
 

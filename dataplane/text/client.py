@@ -35,7 +35,6 @@ _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 5.0
 _MAX_DECODE_DEATHS = 3
 """A decode call that was waiting at so many deaths of the child fails: pure Python, it is not what kills, but it must
 not wait for ever."""
-_CODES = {code.code: code for code in Code}
 
 
 class _Call:
@@ -298,4 +297,4 @@ class TokenizerClient:
 
 
 def _api_error(error: TokenizerError) -> ApiError:
-    return ApiError(_CODES.get(error.code, Code.TOKENIZER_FAILED), error.message)
+    return ApiError(Code.named(error.code, Code.TOKENIZER_FAILED), error.message)

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -220,7 +221,7 @@ class Worker:
     async def _metrics(self, request: Request) -> Response:
         engine = self.replica.engine
         page = self.metrics.render(engine.load, engine.tenants, step_s=engine.step_s, model_s=engine.model_s)
-        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
 def _json(body: dict[str, Any], status: int = 200) -> Response:

@@ -50,17 +50,20 @@ class ControlServer:
         if task is not None:
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
-        frames: FrameReader[ControlCall] = FrameReader(ControlCall)
         try:
             with contextlib.suppress(ConnectionError):
-                while data := await reader.read(_READ_BYTES):
-                    for call in frames.feed(data):
-                        answer = await self._replica.answer(call)
-                        writer.write(frame(answer))
-                        if isinstance(answer, Status) and answer.state is ReplicaState.STOPPED:
-                            self.told.set()
-                    await writer.drain()
+                await self._converse(reader, writer)
         except FrameError as error:
             _log.warning("control_frame_unreadable", error=str(error))
         finally:
             writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames: FrameReader[ControlCall] = FrameReader(ControlCall)
+        while data := await reader.read(_READ_BYTES):
+            for call in frames.feed(data):
+                answer = await self._replica.answer(call)
+                writer.write(frame(answer))
+                if isinstance(answer, Status) and answer.state is ReplicaState.STOPPED:
+                    self.told.set()
+            await writer.drain()

@@ -16,7 +16,6 @@ from dataplane.contracts.generation import (
     DumpEngine,
     EngineDump,
     EngineLoad,
-    FinishReason,
     FromEngine,
     Loaded,
     LoadFailed,
@@ -28,6 +27,7 @@ from dataplane.contracts.generation import (
     Submit,
     TenantLoad,
     ToEngine,
+    failed,
 )
 from dataplane.contracts.wire import FrameError, FrameReader, frame
 
@@ -164,7 +164,7 @@ class EngineClient:
         if feed is None:
             return False
         self.abort(feed)
-        feed.push(_failure(sequence_id, error))
+        feed.push(failed(sequence_id, error))
         return True
 
     def running_ids(self) -> list[str]:
@@ -270,13 +270,3 @@ class EngineClient:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(LoadError(error.message))
-
-
-def _failure(sequence_id: str, error: ApiError) -> SequenceDelta:
-    return SequenceDelta(
-        request_id=sequence_id,
-        token_ids=[],
-        finish_reason=FinishReason.ERROR,
-        error_code=error.code.code,
-        error_message=error.message,
-    )

@@ -7,7 +7,6 @@ stream, and by the kernel's word (PDEATHSIG) where a long step would not see tha
 
 import argparse
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -17,14 +16,12 @@ from collections.abc import Sequence
 
 import structlog
 
-from dataplane import logs
+from dataplane import logs, sandbox
 from dataplane.contracts import failpoints
 from dataplane.contracts.catalog import Share
-from dataplane.contracts.errors import Code
 from dataplane.contracts.generation import (
     AbortSequence,
     DumpEngine,
-    FinishReason,
     FromEngine,
     Loaded,
     LoadFailed,
@@ -35,6 +32,7 @@ from dataplane.contracts.generation import (
     StepDone,
     Submit,
     ToEngine,
+    failed,
 )
 from dataplane.contracts.wire import FrameReader, frame
 from dataplane.engine.engine import Engine, Refusal
@@ -44,7 +42,6 @@ from dataplane.worker.engine_setup import set_up
 _log = structlog.get_logger(__name__)
 _READ_BYTES = 1 << 20
 _TENANTS_EVERY_S = 0.25
-_PR_SET_PDEATHSIG = 1
 
 
 class ServerGone(Exception):
@@ -179,7 +176,7 @@ class LoadedEngine:
             self._engine.submit(request)
         except Refusal as refusal:
             self._stopwatch.forget(request.request_id)
-            self._refused.append(_failure(request.request_id, refusal.code, refusal.message))
+            self._refused.append(failed(request.request_id, refusal))
 
     def step(self) -> None:
         """Run one step if there is work, and report whatever changed."""
@@ -206,16 +203,6 @@ class LoadedEngine:
                 tenants=self._engine.tenant_loads() if due else None,
             )
         )
-
-
-def _failure(request_id: str, code: Code, message: str) -> SequenceDelta:
-    return SequenceDelta(
-        request_id=request_id,
-        token_ids=[],
-        finish_reason=FinishReason.ERROR,
-        error_code=code.code,
-        error_message=message,
-    )
 
 
 def serve(connection: socket.socket) -> None:
@@ -268,7 +255,7 @@ def main() -> None:
     # A terminal's Ctrl-C and a supervisor's SIGTERM reach the whole group; only the server decides when this ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    sandbox.die_with_parent()
     logs.configure()
     with contextlib.suppress(ServerGone):
         serve(socket.socket(fileno=arguments.parse_args().fd))

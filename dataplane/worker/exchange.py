@@ -48,22 +48,24 @@ class Exchange:
         media_type = sent.get(b"content-type", b"").split(b";")[0].strip().lower()
         if media_type != b"application/json":
             raise ApiError(Code.INVALID_REQUEST, "the content-type must be application/json")
-        body = bytearray()
         try:
             async with asyncio.timeout(_BODY_TIMEOUT_S):
-                while True:
-                    message = await self._receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    body += message.get("body", b"")
-                    if len(body) > requests.MAX_BODY_BYTES:
-                        raise ApiError(
-                            Code.BODY_TOO_LARGE, f"the body is over the limit of {requests.MAX_BODY_BYTES} bytes"
-                        )
-                    if not message.get("more_body"):
-                        return bytes(body)
+                return await self._collect()
         except TimeoutError as error:
             raise ApiError(Code.INVALID_REQUEST, f"the body did not arrive in {_BODY_TIMEOUT_S:.0f} s") from error
+
+    async def _collect(self) -> bytes:
+        body = bytearray()
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            body += message.get("body", b"")
+            if len(body) > requests.MAX_BODY_BYTES:
+                raise ApiError(Code.BODY_TOO_LARGE, f"the body is over the limit of {requests.MAX_BODY_BYTES} bytes")
+            more = message.get("more_body", False)
+        return bytes(body)
 
     async def disconnected(self) -> None:
         """Return when the client closes its connection."""

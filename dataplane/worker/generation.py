@@ -12,7 +12,6 @@ from dataplane.text.stops import StopMatcher
 from dataplane.worker.engine_client import EngineClient, SequenceFeed
 from dataplane.worker.meter import Meter
 
-_CODES = {code.code: code for code in Code}
 _OUTCOMES = {FinishReason.STOP: Outcome.STOP, FinishReason.LENGTH: Outcome.LENGTH}
 
 
@@ -140,6 +139,6 @@ _REFUSALS = frozenset({
 
 
 def _error(delta: SequenceDelta) -> ApiError:
-    code = _CODES.get(delta.error_code, Code.INTERNAL)
+    code = Code.named(delta.error_code, Code.INTERNAL)
     retry_after_s = 1.0 if code in (Code.QUEUE_FULL, Code.OVERLOADED, Code.REPLICA_LOST) else None
     return ApiError(code, delta.error_message or "the request was ended", retry_after_s=retry_after_s)

@@ -40,10 +40,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     client_patience_s: float
 
 
-class _TenantShare(msgspec.Struct, forbid_unknown_fields=True):
-    guarantee_tokens: int = 0
-    cap_tokens: int | None = None
-    weight: int = 1
+class _TenantShare(Share, frozen=True, forbid_unknown_fields=True):
+    """A share as a person writes it: a misspelt field is refused."""
 
 
 def read_tenants(raw: bytes) -> dict[str, Share]:
