@@ -1,7 +1,6 @@
 """The ASGI application of a gateway, and the tasks that keep it informed."""
 
 import asyncio
-import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
@@ -18,6 +17,7 @@ from dataplane.contracts import ids
 from dataplane.contracts.catalog import Catalog
 from dataplane.contracts.errors import ApiError, Code, envelope
 from dataplane.contracts.headers import PUBLIC_REQUEST_ID
+from dataplane.contracts.internal_calls import is_internal
 from dataplane.gateway import metrics, reply
 from dataplane.gateway.completions import Completions
 from dataplane.gateway.door import Door, Headers, wall_ms
@@ -170,8 +170,7 @@ class Gateway:
 
     async def _metrics(self, request: Request) -> Response:
         """Tenants' figures are not for tenants: scrapers show the secret of internal calls."""
-        expected = f"Bearer {self.settings.internal_secret}".encode()
-        if not hmac.compare_digest((request.headers.get("authorization") or "").encode(), expected):
+        if not is_internal(request.headers.get("authorization"), self.settings.internal_secret):
             raise ApiError(Code.INVALID_API_KEY, "Metrics are read with the secret of internal calls as bearer token.")
         return Response(self.metrics.render(), media_type=metrics.CONTENT_TYPE)
 

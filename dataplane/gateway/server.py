@@ -39,6 +39,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 backlog=_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=int(settings.drain_s) + _AFTER_DRAIN_S,
