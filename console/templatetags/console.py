@@ -92,10 +92,10 @@ def ago(moment: datetime | None) -> SafeString | str:
 
 
 def _span(seconds: int) -> str:
-    for size, unit in ((_DAY_S, "day"), (_HOUR_S, "hour"), (_MINUTE_S, "minute"), (1, "second")):
+    for size, unit in ((_DAY_S, "day"), (_HOUR_S, "hour"), (_MINUTE_S, "min"), (1, "s")):
         if seconds >= size * (1 if size == 1 else 0.98):  # made a moment ago for 90 days: that is 90 days, not 89
             number = max(1, int(seconds / size + 0.02))
-            return f"{number} {unit}{'' if number == 1 else 's'}"
+            return f"{number} {unit}{'' if number == 1 or size < _HOUR_S else 's'}"
     return "a moment"
 
 

@@ -80,6 +80,35 @@ api:platform-fleet GET                                401   404 404   404  404  
 api:platform-grant PUT                                401   404 404   404  404     404  422  404  404  401
 api:platform-grant DELETE                             401   404 404   404  404     404  409  404  404  401
 
+# the console: people only; a key is nobody here. An empty form is a 422, a deployment that is not paused a 409
+console:enter GET                                     302   302 302   302  302     302  302  302  302  302
+console:theme POST                                    302
+console:home GET                                      302   200 200   200  200     404  404  302  302  302
+console:playground GET                                302   200 200   200  403     404  404  302  302  302
+console:playground-stream POST                        302   200 200   200  403     404  404  302  302  302
+console:deployments GET                               302   200 200   200  403     404  404  302  302  302
+console:deployment GET                                302   200 200   200  403     404  404  302  302  302
+console:deployment-pause GET                          302   200 200   403  403     404  404  302  302  302
+console:deployment-pause POST                         302   422 422   403  403     404  404  302  302  302
+console:deployment-resume POST                        302   409 409   403  403     404  404  302  302  302
+console:keys GET                                      302   200 200   200  403     404  404  302  302  302
+console:key-new GET                                   302   200 200   403  403     404  404  302  302  302
+console:key-new POST                                  302   422 422   403  403     404  404  302  302  302
+console:key-roll GET                                  302   200 200   403  403     404  404  302  302  302
+console:key-roll POST                                 302   201 201   403  403     404  404  302  302  302
+console:key-revoke GET                                302   200 200   403  403     404  404  302  302  302
+console:key-revoke POST                               302   422 422   403  403     404  404  302  302  302
+console:usage GET                                     302   200 200   200  200     404  404  302  302  302
+
+# the console's platform pages
+console:fleet GET                                     302   404 404   404  404     404  200  302  302  302
+console:tenants GET                                   302   404 404   404  404     404  200  302  302  302
+console:tenant-limits GET                             302   404 404   404  404     404  200  302  302  302
+console:tenant-limits POST                            302   404 404   404  404     404  422  302  302  302
+console:tenant-suspend GET                            302   404 404   404  404     404  200  302  302  302
+console:tenant-suspend POST                           302   404 404   404  404     404  422  302  302  302
+console:tenant-resume POST                            302   404 404   404  404     404  409  302  302  302
+
 # the product's own processes; a body that is none is a 400 to them
 api:internal-catalog GET                              401   401 401   401  401     401  401  401  401  200
 api:internal-usage POST                               401   401 401   401  401     401  401  401  401  400
