@@ -3,7 +3,7 @@
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 
-from tenants.grants import grant_rows
+from tenants.database_role import grant_rows
 
 
 class TenantsConfig(AppConfig):
@@ -13,4 +13,4 @@ class TenantsConfig(AppConfig):
 
     def ready(self) -> None:
         """Listen for the end of a migration."""
-        post_migrate.connect(grant_rows, sender=self, dispatch_uid="tenants.grants")
+        post_migrate.connect(grant_rows, sender=self, dispatch_uid="tenants.database_role")
