@@ -60,9 +60,7 @@ PAGODA_HOME = Path(os.environ.get("PAGODA_HOME") or BASE_DIR / "var")
 PAGODA_KEY_PEPPERS = _peppers()
 PAGODA_INTERNAL_SECRET = os.environ["PAGODA_INTERNAL_SECRET"]
 PAGODA_PLAYGROUND_SECRET = _secret_bytes("PAGODA_PLAYGROUND_SECRET")
-PAGODA_CONTROL_URL = os.environ.get("PAGODA_CONTROL_URL", "http://127.0.0.1:8000").rstrip("/")
-PAGODA_GATEWAY_URL = os.environ.get("PAGODA_GATEWAY_URL", "http://127.0.0.1:8080").rstrip("/")
-PAGODA_FLEET_URL = os.environ.get("PAGODA_FLEET_URL", "http://127.0.0.1:8090").rstrip("/")
+PAGODA_GATEWAY_URL = os.environ.get("PAGODA_GATEWAY_URL", "http://127.0.0.1:8001").rstrip("/")
 PAGODA_SIGNUP_OPEN = _flag("PAGODA_SIGNUP_OPEN")
 """False: an account is made by invitation only."""
 

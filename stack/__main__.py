@@ -5,8 +5,6 @@ import sys
 
 from stack import client, up
 from stack.home import Home, StackError
-from stack.postgres import PostgresError
-from stack.redis import RedisError
 
 
 def main() -> int:
@@ -25,7 +23,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         return _run(arguments)
-    except (StackError, PostgresError, RedisError) as error:
+    except StackError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -38,11 +36,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command in ("up", "down", "supervise"):
         getattr(up, arguments.command)(home)
         return 0
-    answer = client.call(home, arguments.command, service=getattr(arguments, "service", ""))
+    wanted = getattr(arguments, "service", "")
+    answer = client.call(home, arguments.command, service=wanted)
     if answer is None:
         print("Nothing is running.")
         return 1
-    for name, service in answer.get("services", {arguments.__dict__.get("service"): answer}).items():
+    for name, service in answer.get("services", {wanted: answer}).items():
         print(f"{name:10} {service['state']:9} pid {service['pid'] or '-'}  restarts {service['restarts']}")
     return 0
 

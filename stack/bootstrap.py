@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 ADMIN_EMAIL = "admin@pagoda.example"
 TENANT, TENANT_NAME = "acme", "Acme"
 USER_EMAIL = "alice@acme.example"
-MODEL = "smollm2-135m-instruct"
 KEY_NAME = "First steps"
 
 
@@ -61,23 +60,23 @@ def _ensure_deployment(home: Home) -> None:
     from controlplane.registry.services import import_folder  # noqa: PLC0415
     from tenants.actor import system_actor  # noqa: PLC0415
 
-    actor = _owner()
-    if find_deployment(actor=actor, name=MODEL) is not None:
+    actor, name = _owner(), home.model_dir.name
+    if find_deployment(actor=actor, name=name) is not None:
         return
-    versions = [version for version in list_versions(actor=actor) if version.model.name == MODEL]
+    versions = [version for version in list_versions(actor=actor) if version.model.name == name]
     if not versions:
         platform = system_actor("bootstrap")
         versions = [
             import_folder(
                 actor=platform,
                 tenant_slug=TENANT,
-                name=MODEL,
+                name=name,
                 folder=home.model_dir,
                 store=local_store(),
                 say=lambda line: print(line, file=sys.stderr),
             )
         ]
-    deploy_version(actor=actor, name=MODEL, version_id=versions[0].id)
+    deploy_version(actor=actor, name=name, version_id=versions[0].id)
 
 
 def _ensure_key(known: str) -> str:
@@ -119,7 +118,7 @@ def _describe(home: Home, api_key: str) -> None:
         "user_email": USER_EMAIL,
         "user_password": home.secret("user_password"),
         "api_key": api_key,
-        "model": MODEL,
+        "model": home.model_dir.name,
     }
     path = home.root / "up.json"
     path.touch(mode=0o600)

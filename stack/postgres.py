@@ -11,22 +11,21 @@ import secrets
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psycopg
 from psycopg import sql
+
+from stack.embedded import EmbeddedServer
+from stack.home import StackError
 
 OWNER_ROLE = "pagoda_owner"
 APP_ROLE = "pagoda_app"
 SUPERUSER_ROLE = "pagoda_super"
 """Makes roles and databases; in tests it sees every row."""
-_START_TIMEOUT_S = 30.0
 
 
-class PostgresError(RuntimeError):
+class PostgresError(StackError):
     """PostgreSQL cannot be found or started; the message says why and what to do."""
 
 
@@ -52,8 +51,8 @@ def find_binaries() -> Path:
     )
 
 
-class Postgres:
-    """One server with its own data directory.
+class Postgres(EmbeddedServer):
+    """One server with its own data directory; it stops in the fast mode: sessions are ended, data is flushed.
 
     Args:
         data_dir: made and initialised when missing; its parents must be readable by user ``postgres`` when run as root.
@@ -62,25 +61,15 @@ class Postgres:
         durable: False trades crash safety for speed; for tests that never crash the server.
     """
 
+    name = "PostgreSQL"
+    stop_signal = signal.SIGINT
+    crash_signal = signal.SIGQUIT
+
     def __init__(self, data_dir: Path, port: int, log_path: Path, *, durable: bool = True) -> None:
+        super().__init__(port, log_path)
         self.data_dir = data_dir
-        self.port = port
-        self.log_path = log_path
         self.durable = durable
         self._binaries = find_binaries()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.stop()
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process id while it runs."""
-        return self._process.pid if self._process and self._process.poll() is None else None
 
     def _as_server_user(self, *args: str) -> list[str]:
         """Prefix a command so that it runs as user ``postgres`` where we are root, and ends when its parent dies."""
@@ -143,42 +132,6 @@ class Postgres:
         except psycopg.OperationalError:
             return False
         return True
-
-    def start(self) -> None:
-        """Start the server and wait until it accepts connections.
-
-        Raises:
-            PostgresError: it ended, or took longer than half a minute.
-        """
-        self.prepare()
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while not self.answers():
-            if self._process.poll() is not None:
-                raise PostgresError(f"PostgreSQL ended at its start; the reason is in {self.log_path}")
-            if time.monotonic() > deadline:
-                raise PostgresError(f"PostgreSQL did not answer in {_START_TIMEOUT_S:.0f} s; see {self.log_path}")
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        """Shut down in the fast mode: sessions are ended, data is flushed."""
-        self._end(signal.SIGINT)
-
-    def kill(self) -> None:
-        """Crash the server at once, its children too."""
-        self._end(signal.SIGQUIT)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(how)
-            self._process.wait(timeout=30)
-        self._process = None
 
     def url(self, role: str, database: str) -> str:
         """Return the connection URL of ``role`` on ``database``. All roles share the server's one password file."""

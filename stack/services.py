@@ -105,7 +105,7 @@ def _product(home: Home, servers: Servers) -> list[Service]:
         ),
         Service(
             "beat",
-            [*celery, "beat", "--loglevel", "WARNING", "--schedule", str(home.run_dir / "beat-schedule")],
+            [*celery, "beat", "--loglevel", "WARNING"],
             control,
             needs=migrated,
         ),
@@ -138,7 +138,7 @@ def _in_thread(question: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 def _answers(url: str) -> Callable[[], Awaitable[bool]]:
     async def ask() -> bool:
         try:
-            async with httpx.AsyncClient(timeout=2.0) as client:
+            async with httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
                 return (await client.get(url)).status_code == httpx.codes.OK
         except httpx.HTTPError:
             return False

