@@ -48,11 +48,13 @@ def count(value: int | None) -> str:
     """1234 is ``1,234``, 1234567 is ``1.23M``; None is a dash."""
     if value is None:
         return "–"
-    for size, unit in ((1_000_000_000, "B"), (1_000_000, "M"), (10_000, "k")):
-        if abs(value) >= size:
-            scaled = Decimal(value) / (1000 if unit == "k" else size)
-            return f"{scaled:.3g}{unit}" if abs(scaled) < 1000 else f"{scaled:,.0f}{unit}"
-    return f"{value:,}"
+    if abs(value) < 10_000:
+        return f"{value:,}"
+    for size, unit in ((1_000, "k"), (1_000_000, "M")):
+        if abs(value) < 999.5 * size:
+            return f"{value / size:.3g}{unit}"
+    billions = value / 1_000_000_000
+    return f"{billions:.3g}B" if abs(billions) < 999.5 else f"{billions:,.0f}B"
 
 
 @register.filter

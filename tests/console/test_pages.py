@@ -1,0 +1,171 @@
+"""What people see. Who may reach which page at all is the matrix of tests/isolation."""
+
+import pytest
+from console_world import fill, num_queries, page
+from django.urls import reverse
+from domain import PLATFORM, deploy
+
+from controlplane.deployments import services as deployments
+from dataplane.contracts.catalog import Limits, Share
+from tenants.actor import member_actor, platform_actor
+from tenants.services import issue_key
+from tenants.services.quotas import set_tenant_quota
+from tenants.services.tenancy import suspend_tenant
+
+FRAME_QUERIES = 4
+"""Session, person, place, places: what every page of a member asks."""
+PAGE_QUERIES = {
+    "/t/acme/": 8,
+    "/t/acme/playground": 4,
+    "/t/acme/deployments": 3,
+    "/t/acme/deployments/{deployment}": 8,
+    "/t/acme/deployments/{deployment}?tab=requests": 4,
+    "/t/acme/deployments/{deployment}?tab=events": 5,
+    "/t/acme/deployments/{deployment}/pause": 6,
+    "/t/acme/keys": 2,
+    "/t/acme/keys/new": 3,
+    "/t/acme/usage": 6,
+    "/t/acme/usage?by=deployment": 7,
+    "/t/acme/usage?by=version": 7,
+}
+
+
+@pytest.mark.parametrize("url", PAGE_QUERIES)
+def test_a_page_asks_the_database_as_often_for_much_as_for_little(url, alice, personas):
+    busy = fill(personas, num_requests=1)
+    url = url.format(deployment=busy.deployment.id)
+    assert num_queries(alice, url) == FRAME_QUERIES + PAGE_QUERIES[url.replace(busy.deployment.id, "{deployment}")]
+    for number in range(3):
+        deploy(personas.acme, name=f"other-{number}")
+    assert num_queries(alice, url) == FRAME_QUERIES + PAGE_QUERIES[url.replace(busy.deployment.id, "{deployment}")]
+
+
+def test_no_page_asks_more_than_eight_times():
+    assert max(PAGE_QUERIES.values()) <= 8
+
+
+@pytest.mark.parametrize("name", ["home", "playground", "deployments", "keys", "usage"])
+def test_every_page_works_before_there_is_anything(name, alice):
+    text = page(alice, reverse(f"console:{name}", args=["acme"]))
+    assert "None" not in text.replace('placeholder="None"', "")
+
+
+def test_the_first_page_shows_how_to_begin_until_the_first_request(alice, personas):
+    assert "Deploy a model" in page(alice, "/t/acme/")
+    deploy(personas.acme, name="first")
+    text = page(alice, "/t/acme/")
+    assert "Make the first call" in text
+    assert '"model": "first"' in text.replace("&quot;", '"')
+
+
+def test_the_first_page_says_whether_it_is_well(alice, busy):
+    text = page(alice, "/t/acme/")
+    assert "failed or were refused in the last hour: 1." in text
+    assert "Make the first call" not in text
+    assert "internal" in text
+
+
+def test_the_first_page_shows_use_against_limits(alice, busy, personas):
+    limits = Limits(requests_per_minute=5, tokens_per_minute=1000)
+    set_tenant_quota(actor=platform_actor(personas.root), tenant_id=personas.acme.id, limits=limits)
+    text = page(alice, "/t/acme/")
+    assert "4 of 5" in text
+    assert "fill-warn" in text
+
+
+def test_a_suspended_tenant_reads_why(alice, personas):
+    suspend_tenant(actor=PLATFORM, tenant_id=personas.acme.id, reason="the invoice is open")
+    assert "the invoice is open" in page(alice, "/t/acme/")
+
+
+def test_what_a_tenant_wrote_is_text_and_never_markup(alice, personas):
+    issue_key(actor=member_actor(personas.alice, "acme"), name="<script>alert(1)</script>")
+    text = page(alice, "/t/acme/keys")
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [
+        ("alice", ["Home", "Playground", "Deployments", "API keys", "Usage"]),
+        ("carol", ["Home", "Playground", "Deployments", "API keys", "Usage"]),
+        ("bill", ["Home", "Usage"]),
+    ],
+)
+def test_the_navigation_names_what_one_may_open(name, entries, signed_in, busy):
+    client = signed_in(name)
+    text = page(client, "/t/acme/")
+    shown = [label for label in ("Home", "Playground", "Deployments", "API keys", "Usage") if f">{label}</a>" in text]
+    assert shown == entries
+    assert "Platform" not in text
+
+
+def test_who_may_change_nothing_is_offered_no_change(signed_in, busy):
+    carol = signed_in("carol")
+    assert "Create a key" not in page(carol, "/t/acme/keys")
+    assert "Pause" not in page(carol, f"/t/acme/deployments/{busy.deployment.id}")
+
+
+def test_who_may_not_read_requests_is_shown_none(signed_in, busy):
+    bill = signed_in("bill")
+    for url in ("/t/acme/", "/t/acme/usage"):
+        assert "req_" not in page(bill, url)
+
+
+def test_the_deployment_is_told_with_replicas_shares_requests_and_events(alice, busy):
+    here = f"/t/acme/deployments/{busy.deployment.id}"
+    overview = page(alice, here)
+    assert "rep_0" in overview
+    assert "In use 320" in overview
+    assert "whole pool" in overview
+    assert busy.request_id in page(alice, f"{here}?tab=requests")
+    assert "Smoke passed" in page(alice, f"{here}?tab=events")
+    page(alice, f"{here}?tab=secrets", status=404)
+
+
+def test_a_shared_deployment_tells_nothing_of_its_replicas(signed_in, busy, personas):
+    deployments.set_grant(actor=PLATFORM, deployment_id=busy.deployment.id, grantee_slug="evil", share=Share())
+    mallory = signed_in("mallory")
+    here = f"/t/evil/deployments/{busy.deployment.id}"
+    text = page(mallory, here)
+    assert "acme/chat" in text
+    assert "rep_0" not in text
+    assert "Pause" not in text
+    page(mallory, f"{here}?tab=events", status=404)
+    page(mallory, f"{here}/pause", status=404)
+    assert busy.request_id not in page(mallory, f"{here}?tab=requests")
+
+
+def test_a_live_part_comes_without_its_frame(alice, busy):
+    for url, words in (("/t/acme/", "Last errors"), (f"/t/acme/deployments/{busy.deployment.id}", "rep_0")):
+        part = page(alice, url, hx_request="true")
+        assert "<html" not in part
+        assert words in part
+
+
+def test_pausing_wants_the_name_and_resuming_brings_it_back(alice, busy):
+    here = f"/t/acme/deployments/{busy.deployment.id}"
+    assert "acme" in page(alice, f"{here}/pause")
+    assert alice.post(f"{here}/pause", {"confirm": "chat "}).status_code == 422
+    assert alice.post(f"{here}/pause", {"confirm": "chat"}).status_code == 302
+    assert "is paused" in page(alice, here)
+    assert "chat" not in page(alice, "/t/acme/playground").split('id="model"')[-1].split("</select>")[0]
+    assert alice.post(f"{here}/resume").status_code == 302
+
+
+def test_the_usage_page_names_keys_deployments_and_versions(alice, busy):
+    assert "checkout" in page(alice, "/t/acme/usage")
+    assert "chat" in page(alice, "/t/acme/usage?by=deployment")
+    assert "tiny v" in page(alice, "/t/acme/usage?by=version")
+    assert busy.request_id in page(alice, "/t/acme/usage?range=24h")
+
+
+@pytest.mark.parametrize("query", ["?range=1y&by=secret", "?range=&by=", "?range=24h&range=x"])
+def test_a_range_or_breakdown_that_does_not_exist_is_the_usual_one(query, alice, busy):
+    assert 'aria-current="true">7 days' in page(alice, f"/t/acme/usage{query}")
+
+
+def test_no_answer_to_a_member_may_be_kept_by_a_cache(alice, busy):
+    for url in ("/t/acme/", "/t/acme/keys", "/t/acme/keys/new", "/t/acme/usage"):
+        assert "no-store" in alice.get(url)["Cache-Control"]
