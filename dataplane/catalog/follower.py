@@ -5,6 +5,7 @@ it likes: the newest catalog seen stays in force, in memory and in a file that s
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +51,7 @@ def load_last_good(path: Path) -> Catalog:
         return contract.empty()
 
 
-class _Path:
+class _PathState:
     """One of the two paths: logs when it is lost and when it is back, not each attempt between."""
 
     def __init__(self, name: str) -> None:
@@ -100,6 +101,7 @@ class Follower:
         self._heard_at_s: float | None = None
         self._poll_now = asyncio.Event()
         self._unsaved = asyncio.Event()
+        self._saving = threading.Lock()
 
     @property
     def catalog(self) -> Catalog:
@@ -120,7 +122,7 @@ class Follower:
                 tasks.create_task(self._keep_last_good())
         finally:
             if self._unsaved.is_set():
-                self._save(self._catalog)
+                self._save()
 
     def _take(self, new: Catalog) -> None:
         self._heard_at_s = time.monotonic()
@@ -136,7 +138,7 @@ class Follower:
     # --- Redis
 
     async def _follow_redis(self) -> None:
-        path = _Path("redis")
+        path = _PathState("redis")
         while True:
             try:
                 await self._listen(path)
@@ -144,7 +146,7 @@ class Follower:
                 path.lost(error)
             await asyncio.sleep(_RECONNECT_S)
 
-    async def _listen(self, path: _Path) -> None:
+    async def _listen(self, path: _PathState) -> None:
         client = Redis.from_url(
             self._redis_url,
             socket_connect_timeout=_REDIS_TIMEOUT_S,
@@ -190,7 +192,7 @@ class Follower:
     # --- the control plane
 
     async def _follow_control(self) -> None:
-        path = _Path("control")
+        path = _PathState("control")
         headers = {"authorization": authorization(self._internal_secret)}
         async with httpx.AsyncClient(
             base_url=self._control_url, headers=headers, timeout=_HTTP_TIMEOUT_S, trust_env=False
@@ -223,15 +225,18 @@ class Follower:
     async def _keep_last_good(self) -> None:
         while True:
             await self._unsaved.wait()
-            self._unsaved.clear()
-            if not await asyncio.to_thread(self._save, self._catalog):
+            catalog = self._catalog
+            if not await asyncio.to_thread(self._save):
                 await asyncio.sleep(self._poll_s)
-                self._unsaved.set()
+            elif catalog is self._catalog:
+                self._unsaved.clear()
 
-    def _save(self, catalog: Catalog) -> bool:
-        try:
-            atomic_file.write(self._last_good, contract.encode(catalog))
-        except OSError as error:
-            _log.error("catalog.last_good_unwritable", path=str(self._last_good), error=str(error))
-            return False
+    def _save(self) -> bool:
+        # Race: run() is cancelled while a thread writes. Its last save waits for that one, so the newest is what stays.
+        with self._saving:
+            try:
+                atomic_file.write(self._last_good, contract.encode(self._catalog))
+            except OSError as error:
+                _log.error("catalog.last_good_unwritable", path=str(self._last_good), error=str(error))
+                return False
         return True

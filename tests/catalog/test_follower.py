@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from control_double import SECRET, ControlDouble
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataplane import atomic_file
 from dataplane.catalog.follower import Follower, load_last_good, supersedes
 from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import Catalog, Limits, TenantEntry
@@ -185,6 +187,23 @@ async def test_the_last_good_catalog_serves_a_start_without_any_path(tmp_path: P
     async with following(path) as watch:
         assert watch.follower.catalog == control.catalog
         assert watch.follower.age_s is None
+
+
+async def test_an_end_in_the_middle_of_a_write_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, go_on = threading.Event(), threading.Event()
+    write = atomic_file.write
+
+    def slow(path: Path, content: bytes) -> None:
+        writing.set()
+        assert go_on.wait(10)
+        write(path, content)
+
+    monkeypatch.setattr(atomic_file, "write", slow)
+    with ControlDouble(snapshot(5, "acme")) as control:
+        async with following(tmp_path / "c.json", control_url=control.url):
+            assert await asyncio.to_thread(writing.wait, 10)
+            threading.Timer(0.05, go_on.set).start()
+        assert load_last_good(tmp_path / "c.json") == control.catalog
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"number": 1', b"\x00" * 100])
