@@ -1,8 +1,9 @@
 """``python -m dataplane.fleet``: the fleet of this node, set up by its environment.
 
 It needs PAGODA_HOME, REDIS_URL, PAGODA_CONTROL_URL, PAGODA_INTERNAL_SECRET, PAGODA_CACHE_SALT_SECRET (hexadecimal) and
-PAGODA_FLEET_PORT. It may be told PAGODA_WARM_IDLE_FLOOR (processes, 1), PAGODA_MAX_PROCESSES (16), PAGODA_DRAIN_S (30)
-and PAGODA_HANG_S (8). OMP_NUM_THREADS is handed on to the workers. SIGTERM drains every replica, then it ends.
+PAGODA_FLEET_PORT. It may be told PAGODA_RUN_DIR (for sockets; ``run`` in its home), PAGODA_WARM_IDLE_FLOOR (processes,
+1), PAGODA_MAX_PROCESSES (16), PAGODA_DRAIN_S (30) and PAGODA_HANG_S (8). OMP_NUM_THREADS is handed on to the workers.
+SIGTERM drains every replica, then it ends.
 """
 
 import asyncio

@@ -18,8 +18,7 @@ from dataplane.fleet.backends import Backend, WorkerSpec
 from dataplane.fleet.backoff import STABLE_S, History, after_failure
 from dataplane.fleet.journal import Journal
 from dataplane.fleet.metrics import Metrics
-from dataplane.fleet.placement import Action, Assignment, Attach, Drain, Observation, Prepare, Start
-from dataplane.fleet.placement import Stop as StopAction
+from dataplane.fleet.placement import Action, Assignment, Attach, Drain, Observation, Prepare, Start, Stop
 from dataplane.fleet.preparation import Preparation
 from dataplane.fleet.replica import Patience, Replica
 from dataplane.fleet.reporter import Reporter
@@ -37,7 +36,7 @@ class Fleet:
     """The fleet of this node.
 
     Args:
-        settings: what the environment says; the folder ``run`` for sockets is there.
+        settings: what the environment says; the folder for sockets is there.
         backend: where processes come from.
         patience: how long replicas may go without progress.
     """
@@ -141,12 +140,12 @@ class Fleet:
                 self._attach(self._replicas[replica_id], assignment, catalog)
             case Drain(replica_id, cause):
                 self._replicas[replica_id].drain(cause)
-            case StopAction(replica_id, cause):
+            case Stop(replica_id, cause):
                 self._replicas[replica_id].stop(cause)
 
     def _start(self) -> None:
         replica_id = new_id(Kind.REPLICA)
-        run = self._settings.home / "run"
+        run = self._settings.run_dir
         spec = WorkerSpec(replica_id, run / f"{replica_id}.sock", run / f"{replica_id}.ctl")
         replica = Replica(spec, self._backend, self._patience, self._take_change)
         self._replicas[replica_id] = replica

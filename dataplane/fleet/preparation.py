@@ -26,7 +26,6 @@ class Preparation:
 
     def __init__(self, home: Path, on_change: Callable[[], None]) -> None:
         self.views: dict[str, VersionView] = {}
-        self._root = home / "versions"
         self._versions = Versions(home)
         self._on_change = on_change
         self._failures: dict[str, History] = {}
@@ -34,7 +33,7 @@ class Preparation:
 
     def folder(self, digest: str) -> Path:
         """Return where the files of a prepared version are."""
-        return self._root / digest
+        return self._versions.folder(digest)
 
     def prepare(self, version: VersionEntry) -> None:
         """Have ``version`` verified and its folder made; ``views`` tells when."""

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import structlog
 import uvicorn
@@ -34,7 +33,7 @@ async def serve(settings: Settings, backend: Backend, patience: Patience) -> Non
     Raises:
         SettingsError: the port is taken, or another fleet runs on this state folder.
     """
-    with _only_fleet(settings.home), _listening(settings.port) as door:
+    with _only_fleet(settings), _listening(settings.port) as door:
         fleet = Fleet(settings, backend, patience)
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -54,14 +53,14 @@ async def serve(settings: Settings, backend: Backend, patience: Patience) -> Non
 
 
 @contextlib.contextmanager
-def _only_fleet(home: Path) -> Iterator[None]:
-    run = home / "run"
-    run.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (run / "fleet.lock").open("w") as lock:
+def _only_fleet(settings: Settings) -> Iterator[None]:
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    settings.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (settings.home / "fleet.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise SettingsError(f"another fleet already runs on {home}; stop it first.") from error
+            raise SettingsError(f"another fleet already runs on {settings.home}; stop it first.") from error
         yield
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from dataplane.fleet.placement import Policy
 
-_LONGEST_SOCKET_NAME = "run/rep_01arz3ndektsv4rrffq69g5fav.ctl"
+_LONGEST_SOCKET_NAME = "rep_01arz3ndektsv4rrffq69g5fav.ctl"
 _MAX_SOCKET_PATH_BYTES = 100
 
 
@@ -17,9 +17,10 @@ class SettingsError(Exception):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The fleet's settings; durations in seconds."""
+    """The fleet's settings; durations in seconds. ``run_dir`` is for sockets, whose paths must be short."""
 
     home: Path
+    run_dir: Path
     redis_url: str
     control_url: str
     internal_secret: str
@@ -37,8 +38,10 @@ def read(environ: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: a variable is missing or wrong; the sentence names it.
     """
+    home = Path(_required(environ, "PAGODA_HOME")).resolve()
     settings = Settings(
-        home=Path(_required(environ, "PAGODA_HOME")).resolve(),
+        home=home,
+        run_dir=Path(environ.get("PAGODA_RUN_DIR") or home / "run"),
         redis_url=_required(environ, "REDIS_URL"),
         control_url=_required(environ, "PAGODA_CONTROL_URL"),
         internal_secret=_required(environ, "PAGODA_INTERNAL_SECRET"),
@@ -52,11 +55,11 @@ def read(environ: Mapping[str, str]) -> Settings:
         drain_s=_number(environ, "PAGODA_DRAIN_S", 30, 0, 3600),
         hang_s=_number(environ, "PAGODA_HANG_S", 8, 1, 600),
     )
-    path = settings.home / _LONGEST_SOCKET_NAME
+    path = settings.run_dir / _LONGEST_SOCKET_NAME
     if len(str(path).encode()) > _MAX_SOCKET_PATH_BYTES:
         raise SettingsError(
             f"PAGODA_HOME is too long: a socket such as {path} must stay within {_MAX_SOCKET_PATH_BYTES} bytes. "
-            "Choose a shorter folder."
+            "Choose a shorter folder, or set PAGODA_RUN_DIR to one for the sockets."
         )
     return settings
 

@@ -28,7 +28,7 @@ class Table:
         return True
 
     async def newer_than(self, number: int, wait_s: float) -> ReplicaTable:
-        """Return the latest table once its number is over ``number``, or after ``wait_s`` seconds as it is.
+        """Return the latest table once its number is not ``number``, or after ``wait_s`` seconds as it is.
 
         A number from the future comes from a life whose clock was ahead: it is answered at once.
         """

@@ -55,6 +55,10 @@ class Versions:
         except (OSError, msgspec.DecodeError):
             return {}  # only costs hashing again
 
+    def folder(self, digest: str) -> Path:
+        """Return where the files of a version are, once they are materialised."""
+        return self._root / digest
+
     def materialise(self, version: VersionEntry) -> Path:
         """Return the folder of ``version`` with every file verified.
 
@@ -62,7 +66,7 @@ class Versions:
             VersionError: a blob is missing, short, or not what its name says; or the disk refuses.
         """
         _check_names(version)
-        folder = self._root / version.digest
+        folder = self.folder(version.digest)
         try:
             for file in version.files:
                 self._verify(file)

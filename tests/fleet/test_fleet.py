@@ -284,7 +284,7 @@ def test_sigterm_drains_every_replica_and_tells_the_control_plane(short_dir: Pat
     last = [event for event in events(control) if event.replica_id == row.replica_id][-2:]
     assert [(event.old, event.new) for event in last] == [(S.READY, S.DRAINING), (S.DRAINING, S.STOPPED)]
     assert last[1].cause == "the fleet shuts down (exited with status 0)"
-    assert os.listdir(home.path / "run") == ["fleet.lock"]
+    assert os.listdir(home.path / "run") == []
 
 
 def test_events_wait_for_a_control_plane_that_is_away(home: Home, fleet: FleetProcess, control: ControlDouble) -> None:

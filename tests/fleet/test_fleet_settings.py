@@ -17,6 +17,12 @@ def test_the_defaults_are_one_warm_idle_process_and_half_a_minute_to_drain() -> 
     assert (settings.policy.warm_idle_floor, settings.drain_s, settings.port) == (1, 30.0, 8002)
 
 
+def test_a_deep_home_keeps_its_sockets_in_a_shorter_folder() -> None:
+    deep = GOOD | {"PAGODA_HOME": "/tmp/" + "x" * 80, "PAGODA_RUN_DIR": "/tmp/pgd-run"}
+    assert str(read(deep).run_dir) == "/tmp/pgd-run"
+    assert read(GOOD).run_dir == read(GOOD).home / "run"
+
+
 @pytest.mark.parametrize("name", sorted(GOOD))
 @pytest.mark.parametrize("value", [None, "", "  "])
 def test_a_missing_variable_is_named(name: str, value: str | None) -> None:
