@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -14,24 +13,15 @@ from typing import Any
 
 import httpx
 import psycopg
+from ports import free_ports
 from psycopg.rows import dict_row
 
-from stack.home import REPOSITORY
+from stack.home import BUNDLED_MODEL, REPOSITORY
 from stack.postgres import SUPERUSER_ROLE, Postgres
 
-MODEL_DIR = Path(os.environ.get("PAGODA_MODEL_DIR", REPOSITORY / "var" / "models" / "smollm2-135m-instruct"))
+MODEL_DIR = Path(os.environ.get("PAGODA_MODEL_DIR", REPOSITORY / "var" / "models" / BUNDLED_MODEL))
 _PORTS = ("web", "gateway", "fleet", "postgres", "redis")
 _DEADLINE_S = 120.0
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 class RunningStack:
@@ -39,7 +29,7 @@ class RunningStack:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+        self._ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PAGODA_", "DJANGO_"))},
             "PAGODA_HOME": str(home),
