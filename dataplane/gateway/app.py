@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
+import httpx
 import msgspec
 import structlog
 from starlette.applications import Starlette
@@ -148,7 +149,7 @@ class Gateway:
 
     async def _ship_the_rest(self) -> None:
         """Ship what is left, if the control plane answers; else a later process on this node does."""
-        with suppress(ShipError, OSError, TimeoutError):
+        with suppress(ShipError, httpx.HTTPError, OSError):  # a timeout is an OSError
             async with asyncio.timeout(_LAST_SHIPMENT_S):
                 await self._shipper.flush()
 

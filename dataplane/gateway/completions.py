@@ -33,7 +33,7 @@ class Told(msgspec.Struct):
 
     started_s: float
     label: str
-    code: str = "ok"
+    code: str = Code.SHUTTING_DOWN.code  # what remains where nothing else is said: the server cancelled the request
     tenant_id: str = ""
     key_id: str = ""
     exchange: Exchange | None = None
@@ -106,6 +106,7 @@ class Completions:
         try:
             with self._running.enter(exchange), _watching(receive, exchange):
                 await exchange.run(lambda: self._proxy.serve(exchange, reply))
+            told.code = exchange.attempts[-1].error_code or "ok"
         finally:
             await exchange.settle()
 
@@ -147,8 +148,6 @@ class Completions:
             yield
         finally:
             seconds = time.monotonic() - told.started_s
-            if told.code == "ok" and told.exchange is not None:
-                told.code = told.exchange.attempts[-1].error_code or "ok"
             self._metrics.answered(told.tenant_id, told.code, seconds, told.exchange)
             _log.info("request", **_line(reply, told, seconds))
 

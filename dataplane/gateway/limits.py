@@ -7,6 +7,7 @@ already let through.
 """
 
 import asyncio
+import math
 import random
 import time
 from collections import defaultdict
@@ -60,7 +61,7 @@ class LimitExceeded(ApiError):
         super().__init__(
             _CODES[refused.kind],
             f"This {refused.scope}'s limit of {refused.limit} {_NOUNS[refused.kind]} is reached; "
-            f"{refused.remaining} left. Try again in {retry_s:.0f} s.",
+            f"{refused.remaining} left. Try again in {math.ceil(retry_s)} s.",
             retry_after_s=retry_s,
         )
         self.refused = refused

@@ -42,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True):
     catalog_poll_s: float = 0.5
     lease_ms: int = 10_000
     lease_renewal_s: float = 2.0
-    redis_timeout_s: float = 0.25
+    redis_timeout_s: float = 1.0
     max_spool_bytes: int = 256 * 1024 * 1024
 
     @classmethod

@@ -20,12 +20,14 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def process(g: Harness, log: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+async def process(
+    g: Harness, log: Path, control_url: str = ""
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
     port = free_port()
     environ = os.environ | {
         "PAGODA_HOME": str(g.home),
         "REDIS_URL": NO_REDIS,
-        "PAGODA_CONTROL_URL": g.outside.url,
+        "PAGODA_CONTROL_URL": control_url or g.outside.url,
         "PAGODA_FLEET_URL": g.outside.url,
         "PAGODA_INTERNAL_SECRET": SECRET,
         "PAGODA_KEY_PEPPERS": f"p1:{PEPPER.hex()}",
@@ -143,6 +145,24 @@ async def test_the_log_is_json_and_holds_neither_prompts_nor_keys(world: World, 
         assert line["delivered_tokens"] == 3
         assert prompt not in text
         assert world.acme_key.text.split("_")[3] not in text
+
+
+async def test_usage_that_cannot_be_shipped_at_the_end_waits_on_the_disk_for_the_next_process(
+    world: World, home
+) -> None:
+    async with Harness(world, home, NO_REDIS) as g:
+        await g.add_replica()
+        async with process(g, home / "log") as (child, _):
+            child.terminate()
+            assert await child.wait() == 0
+        async with process(g, home / "log2", control_url="http://127.0.0.1:9") as (child, _):
+            response = await g.post()
+            assert response.status_code == 200
+            child.terminate()
+            assert await child.wait() == 0
+        assert g.outside.records == []
+        async with process(g, home / "log3"):
+            assert [r.request_id for r in await g.records(1)] == [response.headers["x-request-id"]]
 
 
 async def test_a_start_without_settings_is_refused_with_what_is_missing() -> None:
