@@ -166,7 +166,8 @@ def test_the_generation_config_adds_ends_of_text_and_nothing_else() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("biased", [True, False])
 def test_the_tensors_are_those_that_transformers_saves(tied: bool, biased: bool) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     config = transformers.LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, tie_word_embeddings=tied, attention_bias=biased, mlp_bias=biased,
@@ -182,7 +183,9 @@ def test_the_tensors_are_those_that_transformers_saves(tied: bool, biased: bool)
 
 
 def test_a_mistral_without_a_window_computes_what_a_llama_does() -> None:
-    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    import torch
+    import transformers
+
     sizes = {
         "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -3,6 +3,7 @@ import struct
 from typing import Any
 
 import pytest
+import safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +16,6 @@ from dataplane.inspect.safetensors_header import (
     header_length,
     read_header,
 )
-
-safetensors = pytest.importorskip("safetensors")
 
 
 def ours(raw: bytes) -> dict[str, Tensor]:
