@@ -165,10 +165,11 @@ class Limiter:
             LimitExceeded: a limit is reached.
         """
         scopes = tuple(scopes)
-        now_ms = self._now_ms()
         verdict, bucket = None, None
         if scopes and not self._away:
-            verdict, bucket = await self._reserve_in_redis(request_id, scopes, tokens, now_ms)
+            verdict, bucket = await self._reserve_in_redis(request_id, scopes, tokens)
+        # Read only now: a window that has slid on must not be asked about the moment before the wait.
+        now_ms = self._now_ms()
         if verdict is None:
             verdict = self._local.reserve(scopes, request_id, tokens, now_ms, sharers=self._gateways)
         elif verdict.refused is None:
@@ -180,8 +181,9 @@ class Limiter:
         return Reservation(request_id, scopes, tokens, verdict.gauges, bucket, now_ms // BUCKET_MS)
 
     async def _reserve_in_redis(
-        self, request_id: str, scopes: tuple[Scope, ...], tokens: int, now_ms: int
+        self, request_id: str, scopes: tuple[Scope, ...], tokens: int
     ) -> tuple[Verdict | None, int | None]:
+        now_ms = self._now_ms()
         keys = [_key(scope, kind) for scope in scopes for kind in Kind]
         args: list[str | int] = [request_id, tokens, self._lease_ms]
         for scope in scopes:

@@ -178,6 +178,27 @@ async def test_without_redis_each_gateway_keeps_its_share_and_still_counts_it_af
             assert sum(passed) <= 10, "what it let through while alone still counts"
 
 
+async def test_a_call_that_waited_long_for_redis_counts_what_passed_meanwhile() -> None:
+    now_ms, gave_up = 0, asyncio.Event()
+    limited = scopes(Limits(requests_per_minute=10))
+
+    async def hangs(*_: object) -> tuple[None, None]:
+        await gave_up.wait()
+        return None, None
+
+    async with limiters("redis://127.0.0.1:9/0", clock_ms=lambda: now_ms) as [limiter]:
+        limiter._reserve_in_redis = hangs
+        late = asyncio.ensure_future(limiter.reserve("late", limited, 1))
+        await asyncio.sleep(0)
+        now_ms += 2_000
+        limiter._away = True
+        assert len(await burst([limiter], limited, 20)) == 10
+        gave_up.set()
+        with pytest.raises(LimitExceeded):
+            await late
+        assert not await burst([limiter], limited, 20)
+
+
 async def test_slots_taken_while_redis_was_away_are_asserted_when_it_is_back(own_redis: Redis) -> None:
     four = scopes(Limits(concurrent_requests=4))
     async with limiters(own_redis.url, 2) as [here, there]:
