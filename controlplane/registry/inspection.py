@@ -1,11 +1,11 @@
 """Has a model folder judged in a throw-away child: a stranger's bytes are never parsed in this process.
 
-The child is ``python -m dataplane.inspect DIR`` with an empty environment, limits on memory, processor time, files and
-output, and a deadline. What comes back is decoded by a closed schema and checked again where this side relies on it.
+The child is ``python -m dataplane.inspect DIR`` with an empty environment and a deadline; before it reads a byte it
+limits its own memory, processor time, files and output (:mod:`dataplane.sandbox`), which a parent could only do after
+the child has started. What comes back is decoded by a closed schema and checked again where this side relies on it.
 """
 
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -17,9 +17,6 @@ import msgspec
 from dataplane.contracts import verdict as contract
 from dataplane.contracts.verdict import Verdict
 
-_MEMORY_BYTES = 1024 * 1024 * 1024
-_OUTPUT_BYTES = 4 * 1024 * 1024
-_OPEN_FILES = 256
 _START_S = 30
 _BYTES_PER_S = 50_000_000
 """A slow disk and a slow hash: the deadline grows with the folder, a stuck child still meets one."""
@@ -44,7 +41,6 @@ def inspect(folder: Path) -> Verdict:
             _command(folder), stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
             env={}, cwd="/", start_new_session=True,
         )  # fmt: skip
-        _limit(child.pid, deadline_s)
         try:
             code = child.wait(timeout=deadline_s)
         except subprocess.TimeoutExpired:
@@ -67,21 +63,6 @@ def inspect(folder: Path) -> Verdict:
 
 def _command(folder: Path) -> list[str]:
     return [sys.executable, "-I", "-m", "dataplane.inspect", str(folder)]
-
-
-def _limit(pid: int, deadline_s: int) -> None:
-    limits = {
-        resource.RLIMIT_AS: _MEMORY_BYTES,
-        resource.RLIMIT_CPU: deadline_s,
-        resource.RLIMIT_FSIZE: _OUTPUT_BYTES,
-        resource.RLIMIT_NOFILE: _OPEN_FILES,
-        resource.RLIMIT_CORE: 0,
-    }
-    for kind, value in limits.items():
-        try:
-            resource.prlimit(pid, kind, (value, value))
-        except ProcessLookupError:  # it has ended already; its exit code says how
-            return
 
 
 def _check(verdict: Verdict) -> None:
