@@ -26,7 +26,7 @@ class ConfigError(ValueError):
         self.mend = mend
 
 
-class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelConfig(msgspec.Struct, frozen=True):
     """A decoder-only transformer of the Llama family. Sizes in elements.
 
     ``architecture`` is ``llama`` for every family that computes the same; ``weight_dtype`` (fp32, fp16 or bf16) is what
