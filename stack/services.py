@@ -76,7 +76,10 @@ def with_role(url: str, role: str, password: str) -> str:
 def _product(home: Home, servers: Servers) -> list[Service]:
     python = sys.executable
     celery = [python, "-m", "celery", "-A", "controlplane.celery"]
-    web = [python, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1", "--no-access-log"]
+    web = [
+        python, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1", "--no-access-log",
+        "--http", "dataplane.bounded_http:BoundedProtocol",
+    ]  # fmt: skip
     control = home.environment(
         "PAGODA_SECRET_KEY", "PAGODA_KEY_PEPPERS", "PAGODA_INTERNAL_SECRET", "PAGODA_PLAYGROUND_SECRET",
         DATABASE_URL=servers.database_url, REDIS_URL=servers.redis_url,

@@ -6,48 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from dataplane.bounded_http import BoundedProtocol
 from dataplane.gateway.app import Gateway
 from dataplane.gateway.reply import ABORT
 
 _BACKLOG = 4096
 _KEEP_ALIVE_S = 75
-_MAX_HEAD_BYTES = 64 * 1024
 _AFTER_DRAIN_S = 5
 
 
-class _Protocol(HttpToolsProtocol):
-    """Adds the reset of a connection to the scope, and bounds to the head of a request in bytes and time."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._head_bytes = 0
-        self._head_due = self.loop.call_later(self.timeout_keep_alive, transport.abort)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._head_due.cancel()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._head_due.cancelled():
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            self.transport.abort()
-
+class _Protocol(BoundedProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         # Closing a connection waits until its buffer is read, which a caller that never reads makes for ever.
         self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]
-        self._head_bytes = 0
-        self._head_due.cancel()
-        self._head_due = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
-
-    def on_headers_complete(self) -> None:
-        self._head_due.cancel()
-        super().on_headers_complete()
 
 
 class Server(uvicorn.Server):

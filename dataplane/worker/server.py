@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import structlog
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from dataplane.bounded_http import BoundedProtocol
 from dataplane.contracts.replica import Attach, ReplicaState
 from dataplane.spool.shipper import ShipError, Shipper
 from dataplane.spool.writer import SpoolWriter
@@ -34,8 +34,8 @@ _WRITE_BUFFER_BYTES = 32 * 1024
 _log = structlog.get_logger(__name__)
 
 
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with a small write buffer and a way to drop a connection unflushed."""
+class _Protocol(BoundedProtocol):
+    """The bounded HTTP protocol with a small write buffer and a way to drop a connection unflushed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -7,6 +7,8 @@ import pytest
 from gateway_harness import NO_REDIS, Harness, gateway
 from gateway_world import World
 
+from dataplane import bounded_http
+
 pytestmark = pytest.mark.anyio
 
 
@@ -25,9 +27,11 @@ async def _reset_after(g: Harness, *pieces: bytes) -> bool:
         writer.transport.abort()
 
 
-async def test_a_connection_that_says_nothing_or_never_ends_its_head_is_closed(world: World, home) -> None:
+async def test_a_connection_that_says_nothing_or_never_ends_its_head_is_closed(
+    world: World, home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_http, "HEAD_TIMEOUT_S", 0.3)
     async with gateway(world, home, NO_REDIS) as g:
-        g.server.config.timeout_keep_alive = 0.3
         assert await _reset_after(g)
         assert await _reset_after(g, b"GET /health HTTP/1.1\r\nhost: g\r\nx: ")
         assert not await _reset_after(g, b"GET /health HTTP/1.1\r\nhost: g\r\n\r\n")

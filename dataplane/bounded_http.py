@@ -1,0 +1,79 @@
+"""uvicorn's HTTP protocol with bounds on the head of a request.
+
+llhttp, the parser below uvicorn, leaves the size of a head to its caller, and uvicorn's keep-alive timeout begins after
+the first answer. Without these bounds a stranger's one connection takes as much memory as it sends, and silent
+connections stay until there are no descriptors left.
+"""
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 64 * 1024
+HEAD_TIMEOUT_S = 20.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Drops a connection whose next head is over :data:`MAX_HEAD_BYTES`, or not complete in :data:`HEAD_TIMEOUT_S`.
+
+    A head is waited for from the first byte, from the connection's begin where there has been no request yet; between
+    two requests uvicorn's keep-alive timeout waits.
+    """
+
+    _head_due: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _awaits_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first head."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, then count what it has taken of a head that is not complete."""
+        if self._awaits_head and self._head_due is None:
+            # Any byte ends uvicorn's keep-alive timeout, a blank line before a head too.
+            self._wait_for_head()
+        counted = self._awaits_head
+        super().data_received(data)
+        if self._awaits_head and counted:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """Begin to count a head."""
+        super().on_message_begin()
+        self._awaits_head, self._head_bytes = True, 0
+        if self._head_due is None:
+            self._wait_for_head()
+
+    def on_headers_complete(self) -> None:
+        """End the wait: what follows is a body, which the application bounds."""
+        self._stop_waiting()
+        self._awaits_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Know that a head is what comes next."""
+        super().on_message_complete()
+        self._awaits_head, self._head_bytes = True, 0
+
+    def _wait_for_head(self) -> None:
+        self._head_due = self.loop.call_later(HEAD_TIMEOUT_S, self._expire)
+
+    def _expire(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+        else:  # a blank line after a body that is still being answered is no reason to cut the answer
+            self._wait_for_head()
+
+    def _stop_waiting(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
