@@ -56,7 +56,8 @@ def usage(request: HttpRequest, actor: Actor) -> HttpResponse:
         else [(_name(names, getattr(row, _COLUMNS[chosen_by]), chosen_by), row) for row in rows],
         "gateway_url": f"{settings.PAGODA_GATEWAY_URL}/v1",
     }
-    return render(request, "console/pages/usage.html", context)
+    template = "console/parts/usage_live.html" if request.headers.get("HX-Request") else "console/pages/usage.html"
+    return render(request, template, context)
 
 
 _SUMMED = ("requests", "failed_requests", "prompt_tokens", "completion_tokens", "charge_microusd")

@@ -51,21 +51,27 @@ document.addEventListener("visibilitychange", () => {
 // --- What a swap must not move: the focus, and tables that were scrolled sideways
 
 const FOCUSABLE = "a[href], button, input, select, textarea, [tabindex]";
+const likeness = (element) => [element.tagName, element.getAttribute("href"), element.getAttribute("aria-label") ?? element.textContent].join();
 let kept;
 
 document.addEventListener("htmx:beforeSwap", ({ detail }) => {
   const part = detail.target;
-  kept = !part.matches("[data-poll]") ? undefined : {
-    focused: [...part.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement),
+  kept = undefined;
+  if (!part.matches("[data-poll]") || !detail.shouldSwap) return;
+  detail.shouldSwap = detail.xhr.responseText !== part.shown;
+  part.shown = detail.xhr.responseText;
+  $("#toasts .stale")?.remove();
+  kept = {
+    focused: part.contains(document.activeElement) ? likeness(document.activeElement) : "",
     scrolled: [...part.querySelectorAll(".table-wrap")].map((table) => table.scrollLeft),
   };
 });
 
 document.addEventListener("htmx:afterSwap", ({ detail }) => {
   if (!kept) { ($("[aria-invalid=true]") ?? $("#main"))?.focus(); return; }
-  if (kept.focused >= 0) detail.target.querySelectorAll(FOCUSABLE)[kept.focused]?.focus({ preventScroll: true });
+  const same = kept.focused && [...detail.target.querySelectorAll(FOCUSABLE)].find((element) => likeness(element) === kept.focused);
+  if (same) same.focus({ preventScroll: true });
   detail.target.querySelectorAll(".table-wrap").forEach((table, index) => { table.scrollLeft = kept.scrolled[index] ?? 0; });
-  $("#toasts .stale")?.remove();
 });
 
 // --- Notices: what failed behind the page, with the id that our log knows it by

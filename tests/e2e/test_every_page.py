@@ -1,0 +1,173 @@
+"""What holds on every page: accessible in both themes, no sideways scroll on a phone, usable from the keyboard."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from conftest import PHONE, Visitor
+from playwright.sync_api import Page, expect
+
+USER_PAGES = (
+    "/t/acme/", "/t/acme/playground", "/t/acme/deployments", "/t/acme/keys", "/t/acme/keys/new", "/t/acme/usage",
+    "/account/email/", "/account/password/change/", "/account/2fa/", "/nowhere",
+)  # fmt: skip
+DEPLOYMENT_TABS = ("", "?tab=requests", "?tab=events", "/pause")
+ADMIN_PAGES = (
+    "/platform/fleet", "/platform/tenants", "/platform/tenants/acme/limits", "/platform/tenants/acme/suspend",
+)  # fmt: skip
+SERIOUS = ("serious", "critical")
+MOST_BYTES = 250_000
+
+
+def every_page(visitor: Visitor, **options: object) -> Iterator[Page]:
+    """Open every page, one after the other."""
+    with visitor.window(**options) as page:
+        page.goto("/account/login/")
+        yield page
+    with visitor.window("user", **options) as page:
+        for url in USER_PAGES:
+            page.goto(url)
+            yield page
+        page.goto("/t/acme/deployments")
+        deployment = page.get_by_role("cell").get_by_role("link").first.get_attribute("href")
+        page.goto("/t/acme/keys")
+        keys = [
+            page.get_by_role("link", name=re.compile(act)).first.get_attribute("href") for act in ("Roll", "Revoke")
+        ]
+        for url in (*(f"{deployment}{tab}" for tab in DEPLOYMENT_TABS), *keys):
+            page.goto(url)
+            yield page
+    with visitor.window("admin", **options) as page:
+        for url in ADMIN_PAGES:
+            page.goto(url)
+            yield page
+    visitor.problems[:] = [problem for problem in visitor.problems if "/nowhere: Failed to load" not in problem]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_page_has_a_serious_fault_of_accessibility(theme, visitor):
+    faults = []
+    for page in every_page(visitor, theme=theme):
+        found = Axe().run(page).response["violations"]
+        faults += [
+            f"{page.url} {fault['id']}: {node['html'][:160]} {node['failureSummary'][:300]}"
+            for fault in found
+            if fault["impact"] in SERIOUS
+            for node in fault["nodes"]
+        ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_no_page_scrolls_sideways_on_a_phone(width, visitor):
+    wide = []
+    for page in every_page(visitor, viewport={"width": width, "height": 800}):
+        over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        if over > 0:
+            wide.append(f"{page.url} by {over} px")
+    assert wide == []
+
+
+def test_the_menu_of_a_phone_opens_and_closes_from_the_keyboard(visitor):
+    with visitor.window("user", viewport=PHONE) as page:
+        page.goto("/t/acme/")
+        usage = page.get_by_role("navigation").get_by_role("link", name="Usage")
+        expect(usage).to_be_hidden()
+        page.get_by_role("button", name="Menu").press("Enter")
+        expect(usage).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(usage).to_be_hidden()
+        page.get_by_role("button", name="Menu").press("Enter")
+        usage.press("Enter")
+        expect(page.get_by_role("heading", name="Usage")).to_be_visible()
+
+
+def test_the_keyboard_skips_to_the_content_and_walks_the_tabs(visitor):
+    with visitor.window("user") as page:
+        page.goto("/t/acme/playground")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("#main")).to_be_focused()
+        page.get_by_role("tab", name="curl").press("ArrowRight")
+        expect(page.get_by_role("tab", name="Python")).to_be_focused()
+        expect(page.locator("#snippet-text")).to_contain_text("from openai import OpenAI")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        expect(page.get_by_role("tab", name="JavaScript")).to_have_attribute("aria-selected", "true")
+
+
+def test_the_code_follows_the_form(visitor):
+    with visitor.window("user") as page:
+        page.goto("/t/acme/playground")
+        page.get_by_role("textbox", name="Message", exact=True).fill('What\'s "true": true\n?')
+        page.get_by_label("Seed").fill("7")
+        snippet = page.locator("#snippet-text")
+        expect(snippet).to_contain_text("What'\\''s")
+        expect(snippet).to_contain_text('"seed": 7')
+        page.get_by_role("tab", name="Python").click()
+        expect(snippet).to_contain_text('"stream": True')
+        compile(snippet.inner_text(), "snippet", "exec")
+
+
+def test_new_figures_move_neither_the_focus_nor_the_page(visitor, client_of, product):
+    with visitor.window("user", viewport={"width": 800, "height": 300}) as page:
+        page.goto("/t/acme/")
+        link = page.get_by_role("link", name="All deployments")
+        link.focus()
+        page.evaluate("document.querySelector('#live').firstElementChild.id = 'old'; scrollTo(0, 200)")
+        where = page.evaluate("scrollY")
+        client_of(product.details["api_key"]).completions.create(
+            model=product.details["model"], prompt="Hello", max_tokens=1
+        )  # fmt: skip
+        expect(page.locator("#old")).to_have_count(0)
+        expect(link).to_be_focused()
+        assert page.evaluate("scrollY") == where > 0
+
+
+def test_the_theme_is_chosen_and_kept(visitor):
+    with visitor.window("user", theme="light") as page:
+        page.goto("/t/acme/usage?range=24h")
+        page.get_by_role("button", name="Dark").click()
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        expect(page).to_have_url(re.compile(r"usage\?range=24h"))
+        expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 18, 15)"
+
+
+def test_the_pages_of_the_readme_can_be_photographed(visitor, shots):
+    with visitor.window("user", theme="light") as page:
+        page.goto("/t/acme/playground")
+        answered(page)
+        shoot(page, shots / "playground-light.png")
+        for name, url in (("home", "/t/acme/"), ("usage", "/t/acme/usage?range=24h")):
+            page.goto(url)
+            expect(page.locator("svg[role=img]").first).to_be_visible()
+            shoot(page, shots / f"{name}.png")
+        page.get_by_role("link", name="Deployments").click()
+        page.get_by_role("cell").get_by_role("link").first.click()
+        expect(page.get_by_role("heading", name="Replicas")).to_be_visible()
+        shoot(page, shots / "deployment.png")
+    with visitor.window("user", theme="dark") as page:
+        page.goto("/t/acme/playground")
+        answered(page)
+        shoot(page, shots / "playground-dark.png")
+    with visitor.window("admin") as page:
+        page.goto("/platform/fleet")
+        expect(page.get_by_role("heading", name="Node")).to_be_visible()
+        shoot(page, shots / "fleet.png")
+
+
+def answered(page: Page) -> None:
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("#finished")).to_contain_text("Answer finished")
+    page.mouse.move(0, 0)
+
+
+def shoot(page: Page, path: Path) -> None:
+    page.screenshot(path=path)
+    size_bytes = path.stat().st_size
+    assert 10_000 < size_bytes < MOST_BYTES, f"{path.name} has {size_bytes} bytes"
