@@ -8,7 +8,8 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 django.setup()
 
+from controlplane.bodies import BoundedBodies  # noqa: E402
 from controlplane.checks import refuse_misconfiguration  # noqa: E402
 
 refuse_misconfiguration()
-application = get_asgi_application()
+application = BoundedBodies(get_asgi_application())

@@ -36,9 +36,18 @@ class RequestContextMiddleware:
             structlog.contextvars.bound_contextvars(request_id=request_id),
             audit.originating(audit.Origin(request_id=request_id, address=address)),
         ):
-            response = self._get_response(request)
+            response = self._get_response(request) if not _has_nul(request) else _no_nul()
         response[PUBLIC_REQUEST_ID] = request_id
         return response
+
+
+def _has_nul(request: HttpRequest) -> bool:
+    return "\0" in request.path or "%00" in request.META.get("QUERY_STRING", "")
+
+
+def _no_nul() -> HttpResponse:
+    """Refuse what PostgreSQL has no text for, before an address is used to look something up."""
+    return HttpResponse("An address has no NUL character.", status=400, content_type="text/plain")
 
 
 class StaticMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]  # WhiteNoise has no types

@@ -79,11 +79,17 @@ def stream(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     The browser never sees the key. When the tab closes, Django cancels the iteration, which closes the call to the
     gateway, which frees the request's KV blocks.
     """
-    if int(request.headers.get("Content-Length") or 0) > MAX_BODY_BYTES:
+    if is_too_large(request):
         text = f"The playground takes up to {MAX_BODY_BYTES // 1024} KiB. Call the gateway with a key for more."
         return HttpResponse(text, status=413, content_type="text/plain; charset=utf-8")
     events = _relay(request.body, playground_key(actor=actor))
     return StreamingHttpResponse(events, content_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+def is_too_large(request: HttpRequest) -> bool:
+    """Say whether the body is over the playground's size; a chunked one declares nothing."""
+    declared_bytes = int(request.headers.get("Content-Length") or 0)
+    return declared_bytes > MAX_BODY_BYTES or len(request.body) > MAX_BODY_BYTES
 
 
 async def _relay(body: bytes, key: str) -> AsyncIterator[bytes]:

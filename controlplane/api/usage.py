@@ -1,6 +1,6 @@
 """Usage: sums by what was used, and single requests."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -16,6 +16,7 @@ from controlplane.metering import selectors
 from controlplane.metering.selectors import MAX_PAGE_ROWS, Dimension
 
 _DEFAULT_SPAN = timedelta(days=30)
+_FIRST_YEAR = 2000
 
 
 class UsageQuerySerializer(ClosedSerializer):
@@ -25,6 +26,12 @@ class UsageQuerySerializer(ClosedSerializer):
     by = serializers.ChoiceField(choices=list(Dimension), default=Dimension.DAY.value)
     since = serializers.DateTimeField(required=False)
     until = serializers.DateTimeField(required=False)
+
+    def validate_until(self, until: datetime) -> datetime:
+        """Refuse a time whose span of 30 days would begin before the calendar does."""
+        if until.year < _FIRST_YEAR:
+            raise serializers.ValidationError(f"Choose a time in {_FIRST_YEAR} or later.")
+        return until
 
 
 class UsageLineSerializer(serializers.Serializer[Any]):

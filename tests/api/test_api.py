@@ -116,6 +116,11 @@ def test_a_program_deploys_pauses_shares_and_deletes(program, personas):
     assert send(program, "GET", "/deployments") == {"data": []}
 
 
+def test_usage_before_the_calendar_begins_is_refused_by_name(program):
+    for until in ("0001-01-01", "0001-01-01T00:00:00Z"):
+        assert "until" in error(program, "GET", f"/usage?until={until}")["fields"]
+
+
 def test_usage_is_told_by_key_version_deployment_and_day(program, personas):
     deployment = deploy(personas.acme)
     for tokens, key in ((10, "key_a"), (3, "key_b")):

@@ -1,12 +1,14 @@
 """The playground's stream, against a gateway that is a few lines of asyncio."""
 
 import asyncio
+import io
 import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 from console_world import page
+from django.core.handlers.asgi import ASGIRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,6 +118,12 @@ def test_a_body_over_the_playgrounds_size_is_refused_with_the_size(alice):
     answer = alice.post("/t/acme/playground/stream", big, content_type="application/json")
     assert answer.status_code == 413
     assert "256 KiB" in answer.content.decode()
+
+
+def test_a_body_that_does_not_declare_its_size_is_measured():
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}
+    for size_bytes, too_large in ((playground.MAX_BODY_BYTES, False), (playground.MAX_BODY_BYTES + 1, True)):
+        assert playground.is_too_large(ASGIRequest(scope, io.BytesIO(b"x" * size_bytes))) is too_large
 
 
 def test_a_stream_of_an_expired_session_takes_the_page_to_sign_in(client, db):
