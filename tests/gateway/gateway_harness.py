@@ -30,15 +30,18 @@ BODY = {"model": "chat", "messages": [{"role": "user", "content": "hello"}], "ma
 
 
 @asynccontextmanager
-async def serving(server: uvicorn.Server) -> AsyncIterator[str]:
-    """Run a server without its main loop, which would add a tenth of a second of idling to each test."""
+async def serving(server: uvicorn.Server, *, drain: bool) -> AsyncIterator[str]:
+    """Run a server without its main loop, and where that is not tested without its drain: both idle for 0.1 s."""
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup()
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
-        await server.shutdown()
+        if drain:
+            await server.shutdown()
+        for listener in server.servers:
+            listener.close()
 
 
 class Outside:
@@ -111,7 +114,7 @@ class Outside:
 
     async def until_records(self, count: int) -> list[UsageRecord]:
         """Return the records once there are ``count``; fail the test where they do not come."""
-        async with asyncio.timeout(10), self.changed:
+        async with asyncio.timeout(30), self.changed:
             await self.changed.wait_for(lambda: len(self.records) >= count)
         return self.records
 
@@ -131,7 +134,7 @@ class Harness:
     async def __aenter__(self) -> Self:
         await self._stack.__aenter__()
         doubles = uvicorn.Config(self.outside.app(), port=0, log_config=None, access_log=False, lifespan="off")
-        self.outside.url = await self._stack.enter_async_context(serving(uvicorn.Server(doubles)))
+        self.outside.url = await self._stack.enter_async_context(serving(uvicorn.Server(doubles), drain=False))
         self._stack.push_async_callback(self.outside.close)
         return self
 
@@ -152,15 +155,15 @@ class Harness:
             )
         )
         self.server = Server(self.gateway)
-        self.url = await self._stack.enter_async_context(serving(self.server))
+        self.url = await self._stack.enter_async_context(serving(self.server, drain=True))
         self.client = await self._stack.enter_async_context(
-            httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=20)
+            httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=60)
         )
         await self.settled()
 
     async def settled(self) -> None:
         """Return once the gateway has taken the doubles' newest catalog and table."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (
                 not self.outside.away and self.gateway._snapshot.catalog.number < self.outside.catalog.number
             ) or self.gateway.replicas._replicas != self.outside.table.replicas:

@@ -19,7 +19,7 @@ async def _reset_after(g: Harness, *pieces: bytes) -> bool:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await reader.read(1) == b""
     except ConnectionError:
         return True

@@ -131,7 +131,7 @@ async def test_a_caller_that_goes_away_is_told_to_the_replica_at_once(world: Wor
         else:
             with pytest.raises(httpx.ReadTimeout):
                 await g.client.post("/v1/chat/completions", json=BODY, headers=g.headers(), timeout=0.3)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await g.replicas[0].calls[0].gone.wait()
         [record] = await g.records(1)
         assert (record.outcome, record.completion_tokens) == (Outcome.ABORTED, 1 if stream else 0)
@@ -176,13 +176,13 @@ async def test_a_caller_that_never_reads_pauses_the_replica_and_is_reset_in_the_
         g.replicas[0].script = floods
         async with _open_stream(g) as (reader, port):
             await g.replicas[0].until_called(1)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await g.replicas[0].calls[0].gone.wait()
             [record] = await g.records(1)
             assert record.outcome is Outcome.ABORTED
             # All between replica and caller is bounded: kernel buffers and ours, not what the replica could make.
             assert record.completion_tokens * 10_000 < 20_000_000
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while port in {connection.client[1] for connection in g.server.server_state.connections}:
                     await asyncio.sleep(0.01)
             with pytest.raises((ConnectionResetError, EOFError)):
