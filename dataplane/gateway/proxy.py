@@ -23,8 +23,9 @@ _MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
 _ATTEMPTS = 2
 _OK = 200
-_ELSEWHERE = frozenset({Code.SHUTTING_DOWN.code, Code.MODEL_COLD.code})
-"""What a replica says when it cannot take the request but another can: the table was a moment behind."""
+_ELSEWHERE = frozenset({Code.SHUTTING_DOWN.code, Code.MODEL_COLD.code, Code.REPLICA_LOST.code})
+"""What a replica says when it cannot take the request but another can: the table was a moment behind, or its engine
+has just died."""
 _PASSED_ON = frozenset({b"content-type", b"retry-after", b"retry-after-ms"})
 _log = structlog.get_logger(__name__)
 

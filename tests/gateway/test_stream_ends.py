@@ -67,6 +67,8 @@ async def dies_inside_its_answer(call: Call) -> None:
         (dies_inside_its_answer, False),
         (refuses(503, "shutting_down"), True),
         (refuses(503, "shutting_down"), False),
+        (refuses(502, "replica_lost"), True),
+        (refuses(502, "replica_lost"), False),
     ],
 )
 async def test_a_replica_that_breaks_before_the_first_byte_costs_the_caller_nothing(
