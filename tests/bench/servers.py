@@ -57,10 +57,11 @@ def _wait_for_model(process: subprocess.Popen[bytes], base_url: str, log: Path) 
         if process.poll() is not None:
             break
         try:
-            models = httpx.get(f"{base_url}/v1/models", timeout=2).json()["data"]
-            return str(models[0]["id"])
-        except (httpx.HTTPError, KeyError, IndexError, ValueError):
-            time.sleep(0.2)
+            if httpx.get(f"{base_url}/health", timeout=2).status_code == httpx.codes.OK:
+                return str(httpx.get(f"{base_url}/v1/models", timeout=2).json()["data"][0]["id"])
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.2)
     raise RuntimeError(f"the server did not start; see {log}")
 
 
