@@ -185,17 +185,25 @@ class OpenTokenizer(_Message, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class EncodeText(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Encode a plain prompt; special tokens in the text are text."""
+    """Encode a plain prompt; special tokens in the text are text.
+
+    ``max_tokens``: a text that has too many bytes for so many tokens is refused unread. None: any is encoded.
+    """
 
     call: int
     text: str
+    max_tokens: int | None = None
 
 
 class EncodeChat(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Render the chat template over ``messages`` (JSON of a list of {role, content}) and encode the result."""
+    """Render the chat template over ``messages`` (JSON of a list of {role, content}) and encode the result.
+
+    ``max_tokens`` as in :class:`EncodeText`.
+    """
 
     call: int
     messages: bytes
+    max_tokens: int | None = None
 
 
 class DecodeTokens(_Message, frozen=True, tag=True, forbid_unknown_fields=True):

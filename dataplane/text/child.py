@@ -1,9 +1,9 @@
 """The sandboxed process that holds a model's tokenizer and chat template: ``python -m dataplane.text.child --fd N``.
 
-It reads frames of ``ToTokenizer`` from the socket N and answers with ``FromTokenizer``. Templates and decoding run in
-the main thread; encoding runs in a second one, with the interpreter's lock released, so that a long prompt never stops
-the streams of others. A call that fails is answered by an error. What the library aborts on ends the process, and the
-client starts another.
+It reads frames of ``ToTokenizer`` from the socket N and answers with ``FromTokenizer``. Templates and encoding run in
+the main thread (whose signals limit a template's time), decoding in a second one: a long prompt never stops the streams
+of others, since the library encodes with the interpreter's lock released and Python hands it over every few ms. A call
+that fails is answered by an error. What the library aborts on ends the process, and the client starts another.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 # Read by the tokenizers library when it is first used: no threads of its own.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -41,9 +41,10 @@ from dataplane.text.tokenizer import ModelTokenizer, TextFailed
 
 DEFAULT_MEMORY_BYTES = 1024 * 1024 * 1024
 _OPEN_FILES = 32
+_Message = TypeVar("_Message")
 _OPEN_CALL = -1
-
-_Encoding = tuple[int, Callable[[], list[int]]]
+_SWITCH_INTERVAL_S = 0.001
+"""How long the decoding thread waits for the interpreter's lock while a template is rendered."""
 
 
 class _Child:
@@ -52,72 +53,66 @@ class _Child:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
-        self._encodings: queue.SimpleQueue[_Encoding] = queue.SimpleQueue()
+        self._prompts: queue.SimpleQueue[OpenTokenizer | EncodeText | EncodeChat | None] = queue.SimpleQueue()
         self._streams: dict[str, TextStream] = {}
         self._tokenizer: ModelTokenizer | None = None
 
     def run(self) -> None:
         """Answer until the client closes the socket."""
-        threading.Thread(target=self._encode_in_turn, daemon=True).start()
+        threading.Thread(target=self._read, daemon=True).start()
+        while (message := self._prompts.get()) is not None:
+            self._answer(_OPEN_CALL if isinstance(message, OpenTokenizer) else message.call, self._work, message)
+
+    def _read(self) -> None:
         reader: FrameReader[ToTokenizer] = FrameReader(ToTokenizer)
-        while data := self._connection.recv(1 << 16):
-            for message in reader.feed(data):
-                self._take(message)
+        try:
+            while data := self._connection.recv(1 << 16):
+                for message in reader.feed(data):
+                    self._take(message)
+        finally:
+            self._prompts.put(None)
 
     def _take(self, message: ToTokenizer) -> None:
         if isinstance(message, CloseStream):
             self._streams.pop(message.stream, None)
-            return
-        call = _OPEN_CALL if isinstance(message, OpenTokenizer) else message.call
-        answer = _guarded(call, lambda: self._work(message))
-        if answer is not None:
-            self._send(answer)
+        elif isinstance(message, DecodeTokens):
+            self._answer(message.call, self._decode, message)
+        else:
+            self._prompts.put(message)
 
-    def _work(self, message: OpenTokenizer | EncodeText | EncodeChat | DecodeTokens) -> FromTokenizer | None:
-        """Do the part of the main thread; None when the answer comes from the other one."""
+    def _work(self, message: OpenTokenizer | EncodeText | EncodeChat) -> FromTokenizer:
         if isinstance(message, OpenTokenizer):
             self._streams.clear()
             self._tokenizer = ModelTokenizer(Path(message.model_dir))
             return TokenizerOpened()
-        tokenizer = self._tokenizer
-        if tokenizer is None:
-            raise TextFailed(Code.INTERNAL, "The tokenizer is not open.")
-        if isinstance(message, DecodeTokens):
-            return Decoded(call=message.call, text=self._decode(tokenizer, message))
         if isinstance(message, EncodeText):
-            text = message.text
-            self._encodings.put((message.call, lambda: tokenizer.encode_text(text)))
+            token_ids = self._opened.encode_text(message.text, message.max_tokens)
         else:
-            chat = tokenizer.render_chat(message.messages)
-            self._encodings.put((message.call, lambda: tokenizer.encode_chat(chat)))
-        return None
+            token_ids = self._opened.encode_chat(self._opened.render_chat(message.messages, message.max_tokens))
+        return Encoded(call=message.call, token_ids=token_ids)
 
-    def _decode(self, tokenizer: ModelTokenizer, message: DecodeTokens) -> str:
-        stream = self._streams.get(message.stream) or tokenizer.stream()
+    def _decode(self, message: DecodeTokens) -> FromTokenizer:
+        stream = self._streams.get(message.stream) or self._opened.stream()
         text = stream.push(message.token_ids, last=message.last)
         if message.last:
             self._streams.pop(message.stream, None)
         else:
             self._streams[message.stream] = stream
-        return text
+        return Decoded(call=message.call, text=text)
 
-    def _encode_in_turn(self) -> None:
-        while True:
-            call, encode = self._encodings.get()
-            answer = _guarded(call, partial(_encoded, call, encode))
-            if answer is not None:
-                self._send(answer)
+    @property
+    def _opened(self) -> ModelTokenizer:
+        if self._tokenizer is None:
+            raise TextFailed(Code.INTERNAL, "The tokenizer is not open.")
+        return self._tokenizer
 
-    def _send(self, message: FromTokenizer) -> None:
+    def _answer(self, call: int, work: Callable[[_Message], FromTokenizer], message: _Message) -> None:
+        answer = frame(_guarded(call, lambda: work(message)))
         with self._sending:
-            self._connection.sendall(frame(message))
+            self._connection.sendall(answer)
 
 
-def _encoded(call: int, encode: Callable[[], list[int]]) -> Encoded:
-    return Encoded(call=call, token_ids=encode())
-
-
-def _guarded(call: int, work: Callable[[], FromTokenizer | None]) -> FromTokenizer | None:
+def _guarded(call: int, work: Callable[[], FromTokenizer]) -> FromTokenizer:
     """Return the answer of ``work``, or the error that its call gets."""
     try:
         return work()
@@ -140,6 +135,7 @@ def main() -> int:
     sandbox.die_with_parent()
     connection = socket.socket(fileno=arguments.fd)
     sandbox.enter(sandbox.Limits(memory_bytes=arguments.memory_bytes, cpu_s=None, open_files=_OPEN_FILES))
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         _Child(connection).run()
     except ConnectionError:

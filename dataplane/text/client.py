@@ -64,6 +64,30 @@ class _Call:
             self.answer.exception()  # nobody may be waiting any more: that is no fault to log
 
 
+class _Turns:
+    """Calls that wait for the child: tenants take turns, so one that sends many delays another by one of them."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[_Call]] = {}
+
+    def add(self, tenant_id: str, call: _Call) -> None:
+        self._lines.setdefault(tenant_id, deque()).append(call)
+
+    def next(self) -> _Call | None:
+        for tenant_id, line in self._lines.items():
+            call = line.popleft()
+            del self._lines[tenant_id]
+            if line:
+                self._lines[tenant_id] = line  # behind the others
+            return call
+        return None
+
+    def clear(self) -> list[_Call]:
+        waiting = [call for line in self._lines.values() for call in line]
+        self._lines.clear()
+        return waiting
+
+
 class TokenizerClient:
     """Encodes and decodes through a child process, for one model.
 
@@ -81,7 +105,7 @@ class TokenizerClient:
         self._next_call = 0
         self._decoding: dict[int, _Call] = {}
         self._encoding: _Call | None = None
-        self._to_encode: deque[_Call] = deque()
+        self._to_encode = _Turns()
         self._streams: dict[str, list[int]] = {}
         self.restarts = 0
 
@@ -111,24 +135,32 @@ class TokenizerClient:
             self._child = None
         self._fail_all(ApiError(Code.SHUTTING_DOWN, "The replica is shutting down."))
 
-    async def encode_text(self, text: str) -> list[int]:
+    async def encode_text(self, text: str, *, tenant_id: str = "", max_tokens: int | None = None) -> list[int]:
         """Return the token ids of a plain prompt; control tokens in it are text.
+
+        Args:
+            text: the prompt.
+            tenant_id: whose; tenants take turns.
+            max_tokens: a text that cannot fit so many tokens is refused unread.
 
         Raises:
             ApiError: the text cannot be encoded, or ended the child.
         """
-        return await self._encode(EncodeText(call=self._new_call(), text=text))
+        return await self._encode(EncodeText(call=self._new_call(), text=text, max_tokens=max_tokens), tenant_id)
 
-    async def encode_chat(self, messages: bytes) -> list[int]:
+    async def encode_chat(self, messages: bytes, *, tenant_id: str = "", max_tokens: int | None = None) -> list[int]:
         """Return the token ids of a chat, opened for the assistant's answer.
 
         Args:
             messages: JSON of a list of {role, content}, content a string.
+            tenant_id: as in :meth:`encode_text`.
+            max_tokens: as in :meth:`encode_text`.
 
         Raises:
             ApiError: no template, messages that it refuses, or a template that fails.
         """
-        return await self._encode(EncodeChat(call=self._new_call(), messages=messages))
+        message = EncodeChat(call=self._new_call(), messages=messages, max_tokens=max_tokens)
+        return await self._encode(message, tenant_id)
 
     async def decode(self, stream: str, token_ids: list[int], *, last: bool = False) -> str:
         """Return the text that ``token_ids``, the next ones of ``stream``, make certain; ``last`` flushes and forgets.
@@ -155,9 +187,9 @@ class TokenizerClient:
         self._next_call += 1
         return self._next_call
 
-    async def _encode(self, message: EncodeText | EncodeChat) -> list[int]:
+    async def _encode(self, message: EncodeText | EncodeChat, tenant_id: str) -> list[int]:
         call = _Call(message)
-        self._to_encode.append(call)
+        self._to_encode.add(tenant_id, call)
         self._encode_next()
         answer = await self._answered(call)
         return answer.token_ids if isinstance(answer, Encoded) else []
@@ -183,8 +215,7 @@ class TokenizerClient:
             self._child.send(call.frame)
 
     def _encode_next(self) -> None:
-        while self._encoding is None and self._to_encode and self._child is not None:
-            call = self._to_encode.popleft()
+        while self._encoding is None and self._child is not None and (call := self._to_encode.next()) is not None:
             if call.answer.cancelled():
                 continue
             self._encoding = call
@@ -287,9 +318,8 @@ class TokenizerClient:
         self._encode_next()
 
     def _fail_all(self, error: ApiError) -> None:
-        waiting = [*self._decoding.values(), *self._to_encode, *([self._encoding] if self._encoding else [])]
+        waiting = [*self._decoding.values(), *self._to_encode.clear(), *([self._encoding] if self._encoding else [])]
         self._decoding.clear()
-        self._to_encode.clear()
         self._encoding = None
         self._streams.clear()
         for call in waiting:

@@ -51,6 +51,13 @@ class Detokenizer:
         if isinstance(decoder, ByteLevel):
             self._bytes = {number: _byte_level(text) for number, text in self._texts.items()}
 
+    @property
+    def longest_token_bytes(self) -> int:
+        """The most bytes of text that one token stands for."""
+        if isinstance(self._decoder, ByteLevel):
+            return max(map(len, self._bytes.values()), default=0)
+        return max((len(text.encode()) for text in self._texts.values()), default=0)
+
     def stream(self) -> TextStream:
         """Return a fresh stream."""
         if isinstance(self._decoder, ByteLevel):

@@ -69,38 +69,43 @@ class ModelTokenizer:
         self._specials = tuple(vocabulary.special)
         self._forbidden = frozenset(vocabulary.special.values()) - {vocabulary.unknown_id}
         self._detokenizer = Detokenizer(vocabulary.decoder, vocabulary.tokens, frozenset(vocabulary.special.values()))
+        self._longest_token_bytes = self._detokenizer.longest_token_bytes
+        self._specials_begin = tuple({special[:n] for special in self._specials for n in range(1, len(special))})
+        self._specials_end = tuple({special[-n:] for special in self._specials for n in range(1, len(special))})
         self._template = _load_template(model_dir)
 
     def stream(self) -> TextStream:
         """Return a fresh decoding stream."""
         return self._detokenizer.stream()
 
-    def encode_text(self, text: str) -> list[int]:
+    def encode_text(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Return the ids of a plain prompt, with what the post-processor adds (a begin-of-text token).
 
         Raises:
-            TextFailed: too long, or nothing to encode.
+            TextFailed: too long, for ``max_tokens`` in any case, or nothing to encode.
         """
-        _check_length(text)
+        self._check_length(max_tokens, text)
         return _some(self._encode_plain(text, framed=True))
 
-    def render_chat(self, raw_messages: bytes) -> "RenderedChat":
+    def render_chat(self, raw_messages: bytes, max_tokens: int | None = None) -> "RenderedChat":
         """Render the template over a JSON list of {role, content}.
 
         Raises:
-            TextFailed: no template, not such a list, an unknown role, or a template that fails.
+            TextFailed: no template, not such a list, an unknown role, too long as :meth:`encode_text`, or a template
+                that fails.
         """
         if self._template is None:
             raise TextFailed(Code.TEMPLATE_FAILED, "This model has no chat template; call /v1/completions instead.")
         messages = _parse_messages(raw_messages)
+        self._check_length(max_tokens, *(message.content for message in messages))
         mark = _unused_mark([message.content for message in messages])
-        contents = [defuse(message.content, self._specials, mark) for message in messages]
+        contents = [self._defused(message.content, mark) for message in messages]
         fields = [{"role": message.role, "content": text} for message, text in zip(messages, contents, strict=True)]
         try:
             prompt = self._template.render(fields)
         except TemplateFailed as error:
             raise TextFailed(Code.TEMPLATE_FAILED, str(error)) from error
-        _check_length(prompt)
+        self._check_length(None, prompt)
         return RenderedChat(prompt, mark if mark in "".join(contents) else None)
 
     def encode_chat(self, chat: "RenderedChat") -> list[int]:
@@ -121,6 +126,37 @@ class ModelTokenizer:
                 token_ids.append(number)
                 end = past
         return _some(token_ids + self._between(chat.prompt[end:], chat.mark))
+
+    def _defused(self, content: str, mark: str) -> str:
+        # Nearly every message is cleared by these few calls; of a chat of thousands, defuse() would take seconds.
+        if (
+            content.endswith(self._specials_begin)
+            or content.startswith(self._specials_end)
+            or any(special in content for special in self._specials)
+        ):
+            return defuse(content, self._specials, mark)
+        return content
+
+    def _check_length(self, max_tokens: int | None, *texts: str) -> None:
+        """Refuse what is too long before anything is done with it: a prompt holds up those that wait behind it.
+
+        A token stands for so many bytes at most, so a text of more than that for each token cannot fit; nor can more
+        messages than tokens.
+        """
+        length = sum(map(len, texts))
+        if length > MAX_TEXT_CHARS:
+            raise TextFailed(
+                Code.INVALID_PARAMETER, f"The prompt has {length} characters, the limit is {MAX_TEXT_CHARS} characters."
+            )
+        if max_tokens is None:
+            return
+        size_bytes = sum(len(text.encode()) for text in texts)
+        if len(texts) > max_tokens or size_bytes > max_tokens * self._longest_token_bytes:
+            what = f"{len(texts)} messages" if len(texts) > max_tokens else f"{size_bytes} bytes"
+            raise TextFailed(
+                Code.CONTEXT_LENGTH_EXCEEDED,
+                f"the prompt has {what}, more than fit the model's context of {max_tokens} tokens; shorten the prompt",
+            )
 
     def _between(self, text: str, mark: str) -> list[int]:
         unmarked = text.replace(mark, "")
@@ -185,7 +221,6 @@ def _parse_messages(raw: bytes) -> list[Message]:
         if message.role not in ROLES:
             known = ", ".join(ROLES)
             raise TextFailed(Code.INVALID_PARAMETER, f"The role {message.role[:40]!r} is not known; known are {known}.")
-    _check_length(*(message.content for message in messages))
     return messages
 
 
@@ -193,14 +228,6 @@ def _some(token_ids: list[int]) -> list[int]:
     if not token_ids:
         raise TextFailed(Code.INVALID_PARAMETER, "The prompt is empty.")
     return token_ids
-
-
-def _check_length(*texts: str) -> None:
-    length = sum(map(len, texts))
-    if length > MAX_TEXT_CHARS:
-        raise TextFailed(
-            Code.INVALID_PARAMETER, f"The prompt has {length} characters, the limit is {MAX_TEXT_CHARS} characters."
-        )
 
 
 def _read(path: Path, max_bytes: int) -> bytes | None:

@@ -57,7 +57,7 @@ class CompletionEndpoint:
     async def _generate(self, exchange: Exchange, caller: Caller, request: GenerationRequest, model: Model) -> None:
         worker = self._worker
         meter = worker.meter(caller, self._endpoint, request.stream)
-        prompt_token_ids = await worker.encode(request, model)
+        prompt_token_ids = await worker.encode(request, model, caller.tenant_id)
         sampling = requests.sampling_of(
             request,
             prompt_tokens=len(prompt_token_ids),
@@ -160,17 +160,18 @@ class Worker:
             replica_id=self.replica.replica_id,
         )
 
-    async def encode(self, request: GenerationRequest, model: Model) -> list[int]:
+    async def encode(self, request: GenerationRequest, model: Model, tenant_id: str) -> list[int]:
         """Return the prompt's token ids.
 
         Raises:
             ApiError: the tokenizer or the chat template refuses it, or it is empty.
         """
+        tokenizer, most = self.replica.tokenizer, model.context_tokens
         match request.prompt:
             case TextPrompt(text):
-                token_ids = await self.replica.tokenizer.encode_text(text)
+                token_ids = await tokenizer.encode_text(text, tenant_id=tenant_id, max_tokens=most)
             case ChatPrompt(messages):
-                token_ids = await self.replica.tokenizer.encode_chat(messages)
+                token_ids = await tokenizer.encode_chat(messages, tenant_id=tenant_id, max_tokens=most)
             case TokenPrompt(token_ids):
                 requests.check_token_ids(token_ids, model.vocab_size)
         if not token_ids:

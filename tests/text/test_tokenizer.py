@@ -53,6 +53,16 @@ def test_only_the_template_writes_control_tokens(model: Model, chat: Chat) -> No
     assert model.control(model.chat(chat)) == model.control(model.chat(innocent))
 
 
+@given(text=st.text(min_size=1) | CONTENTS.filter(bool))
+def test_a_text_that_fits_is_never_refused_for_its_length(model: Model, text: str) -> None:
+    try:
+        token_ids = model.ours.encode_text(text)
+    except TextFailed:
+        return
+    if model.unknown_id not in token_ids:  # an unknown token may stand for any length
+        assert model.ours.encode_text(text, max_tokens=len(token_ids)) == token_ids
+
+
 @given(chat=CHATS)
 def test_the_tokens_of_a_chat_spell_the_rendered_prompt(model: Model, chat: Chat) -> None:
     rendered = model.ours.render_chat(json.dumps(chat).encode())

@@ -165,6 +165,54 @@ def test_streams_are_decoded_while_a_long_text_is_encoded(model_dir: Path) -> No
     run(model_dir, body)
 
 
+def test_streams_are_decoded_while_a_template_takes_its_time(tmp_path: Path) -> None:
+    folder = tokenizer_files.byte_level(tmp_path)
+    (folder / "chat_template.jinja").write_text(
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    )
+
+    async def body(client: TokenizerClient) -> None:
+        token_ids = await client.encode_text("ok")
+        slow = asyncio.create_task(fails(client.encode_chat(CHAT)))
+        await asyncio.sleep(0)
+        for _ in range(20):
+            assert await client.decode("s", token_ids) == "ok"
+        assert not slow.done()
+        assert (await slow).code is Code.TEMPLATE_FAILED
+
+    run(folder, body)
+
+
+def test_tenants_take_turns_at_the_tokenizer(model_dir: Path) -> None:
+    async def body(client: TokenizerClient) -> None:
+        done: list[str] = []
+
+        async def encode(tenant_id: str) -> None:
+            await client.encode_text("abc " * 1000, tenant_id=tenant_id)
+            done.append(tenant_id)
+
+        calls = [asyncio.create_task(encode("flood")) for _ in range(20)]
+        await asyncio.sleep(0)
+        calls += [asyncio.create_task(encode("quiet")) for _ in range(2)]
+        await asyncio.gather(*calls)
+        # One of the flood is in work when the quiet one comes, one more has its turn between its two.
+        assert done[:5].count("quiet") == 2
+        assert done.count("flood") == 20
+
+    run(model_dir, body)
+
+
+def test_a_text_that_cannot_fit_is_refused_unread(model_dir: Path) -> None:
+    async def body(client: TokenizerClient) -> None:
+        many = json.dumps([{"role": "user", "content": "Hi"}] * 9).encode()
+        for call in (client.encode_text("a" * 10_000, max_tokens=8), client.encode_chat(many, max_tokens=8)):
+            error = await fails(call)
+            assert error.code is Code.CONTEXT_LENGTH_EXCEEDED
+            assert "8 tokens" in error.message
+
+    run(model_dir, body)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
