@@ -4,28 +4,11 @@ import re
 
 import openai
 import pytest
-from playwright.sync_api import Page, expect
+from people import make_key, set_limits
+from playwright.sync_api import expect
 from running_stack import wait_for
 
 ASK = [{"role": "user", "content": "Say hello."}]
-
-
-def make_key(page: Page, name: str) -> str:
-    """Make a key as a person does, and return its text."""
-    page.goto("/t/acme/keys")
-    page.get_by_role("link", name="Create a key").click()
-    page.get_by_label("Name").fill(name)
-    page.get_by_role("button", name="Create the key").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"{name} is made.")
-    return page.locator("#key-text").inner_text()
-
-
-def set_requests_per_minute(page: Page, value: str) -> None:
-    page.goto("/platform/tenants")
-    page.get_by_role("link", name="Edit limits of acme").click()
-    page.get_by_label("Requests per minute").fill(value)
-    page.get_by_role("button", name="Save the limits").click()
-    expect(page.get_by_role("status")).to_contain_text("The limits of acme are saved")
 
 
 def test_a_key_made_in_the_console_calls_the_model_and_the_request_shows_up(visitor, client_of, product):
@@ -119,7 +102,9 @@ def test_a_refusal_is_shown_in_the_playground(visitor):
 def test_stopping_or_closing_the_tab_frees_the_replica(way, visitor, product):
     with visitor.window("user") as page:
         page.goto("/t/acme/playground")
-        page.get_by_role("textbox", name="Message", exact=True).fill("Count from one to a thousand, in words, a number a line.")
+        page.get_by_role("textbox", name="Message", exact=True).fill(
+            "Count from one to a thousand, in words, a number a line."
+        )
         page.get_by_label("Most tokens").fill("4000")
         page.get_by_role("button", name="Send").click()
         expect(page.locator("#tokens")).to_have_text(re.compile(r"[2-9]|\d\d"))
@@ -152,11 +137,11 @@ def test_an_admin_sees_the_fleet_and_a_quota_bites_until_it_is_lifted(visitor, c
         expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
         expect(page.get_by_text(f"acme/{model}")).to_be_visible()
         expect(page.get_by_text("Ready", exact=True)).to_be_visible()
-        set_requests_per_minute(page, "1")
+        set_limits(page, {"Requests per minute": "1"})
         refusal = wait_for(call, "a refusal")
         assert "requests" in refusal
         assert "minute" in refusal
-        set_requests_per_minute(page, "")
+        set_limits(page, {"Requests per minute": ""})
         wait_for(lambda: call() == "", "a call that is served")
 
 

@@ -211,7 +211,7 @@ class Playground {
 
   event(data) {
     if (data === "[DONE]") {
-      this.finish({ stop: "The model had finished", length: "At the most tokens asked for" }[this.reason] ?? "Finished");
+      this.finish({ stop: "The model finished", length: "At the most tokens" }[this.reason] ?? "Finished");
       return true;
     }
     const message = JSON.parse(data);
