@@ -21,8 +21,8 @@ from dataplane.fleet.backends import Process, StartError, WorkerSpec
 WORKER_COMMAND = (sys.executable, "-m", "dataplane.worker")
 _MARK = "PAGODA_FLEET_HOME"
 _INHERITED = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
-    "PAGODA_FAILPOINTS",
+    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OMP_WAIT_POLICY",
+    "CUDA_VISIBLE_DEVICES", "PAGODA_FAILPOINTS",
 )  # fmt: skip
 _KEPT_LOGS = 40
 _TAIL_BYTES = 8192
