@@ -80,11 +80,12 @@ class RunningStack:
         found: list[dict[str, Any]] = answer.json()["replicas"]
         return found
 
-    def serving_replica(self) -> dict[str, Any]:
+    def serving_replica(self, *, other_than: str = "") -> dict[str, Any]:
         """Return the replica that serves the model, waiting until it is ready."""
 
         def ready() -> dict[str, Any] | None:
-            return next((row for row in self.replicas() if row["state"] == "ready"), None)
+            rows = [row for row in self.replicas() if row["state"] == "ready"]
+            return next((row for row in rows if row["replica_id"] != other_than), None)
 
         found: dict[str, Any] = wait_for(ready, "a ready replica")
         return found
