@@ -15,12 +15,13 @@ from dataplane.gateway import intake, limits, rate_headers, router
 from dataplane.gateway.auth import Caller
 from dataplane.gateway.door import Door, Headers
 from dataplane.gateway.exchange import Exchange, Running, Spool
-from dataplane.gateway.intake import ClientGone
+from dataplane.gateway.intake import Bodies, ClientGone, Hold, Intake
 from dataplane.gateway.limits import Limiter, Reservation
 from dataplane.gateway.metrics import Metrics
 from dataplane.gateway.proxy import Proxy
 from dataplane.gateway.reply import ClientStalled, Reply, Scope, Send
 from dataplane.gateway.settings import Settings
+from dataplane.gateway.snapshot import Snapshot
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _MAX_LABEL_CHARS = 128
@@ -60,6 +61,7 @@ class Completions:
         self._spool = spool
         self._proxy = proxy
         self._metrics = metrics
+        self._bodies = Bodies(settings.max_held_bytes, settings.max_tenant_held_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
@@ -86,13 +88,29 @@ class Completions:
     async def _answer(self, path: str, asked: Headers, receive: Receive, reply: Reply, told: Told) -> None:
         snapshot, caller = self._door.enter(asked)
         told.tenant_id, told.key_id = caller.tenant.id, caller.key.id
-        taken = intake.parse(await self._read_body(asked, receive))
+        with self._bodies.holding(caller.tenant.id) as hold:
+            taken = intake.parse(await self._read_body(asked, receive, hold))
+            session = asked.get(headers.SESSION)
+            exchange = told.exchange = await self._accept(
+                snapshot, caller, taken, path=path, session=session, reply=reply
+            )
+            try:
+                with self._running.enter(exchange), _watching(receive, exchange):
+                    await exchange.run(lambda: self._proxy.serve(exchange, reply))
+                told.code = exchange.attempts[-1].error_code or "ok"
+            finally:
+                await exchange.settle()
+
+    async def _accept(
+        self, snapshot: Snapshot, caller: Caller, taken: Intake, *, path: str, session: str | None, reply: Reply
+    ) -> Exchange:
+        """Find what a request means and hold its caller's limits. Raises as :meth:`_reserve`, and what is not found."""
         deployment = snapshot.deployment(caller, taken.model)
-        arm = router.arm_of(deployment, asked.get(headers.SESSION), caller.key.id)
+        arm = router.arm_of(deployment, session, caller.key.id)
         context_tokens = snapshot.context_tokens(deployment, arm.version_id, caller.tenant.id)
         tokens = limits.request_tokens(caller.tenant, caller.key, taken.prompt_tokens, taken.max_tokens, context_tokens)
         reservation = await self._reserve(caller, tokens, reply)
-        exchange = told.exchange = Exchange(
+        return Exchange(
             request_id=reply.request_id,
             endpoint=path,
             caller=caller,
@@ -103,15 +121,9 @@ class Completions:
             spool=self._spool,
             release=lambda used: self._limiter.settle(reservation, used),
         )
-        try:
-            with self._running.enter(exchange), _watching(receive, exchange):
-                await exchange.run(lambda: self._proxy.serve(exchange, reply))
-            told.code = exchange.attempts[-1].error_code or "ok"
-        finally:
-            await exchange.settle()
 
-    async def _read_body(self, asked: Headers, receive: Receive) -> bytes:
-        if self._running.held_bytes > self._settings.max_held_bytes or len(self._running) >= self._settings.max_running:
+    async def _read_body(self, asked: Headers, receive: Receive, hold: Hold) -> bytes:
+        if len(self._running) >= self._settings.max_running:
             raise ApiError(
                 Code.OVERLOADED, "The service is at its capacity. Try again.", retry_after_s=_OVERLOAD_RETRY_S
             )
@@ -120,7 +132,7 @@ class Completions:
             raise ApiError(Code.INVALID_REQUEST, "Send the body without a Content-Encoding.", param="content-encoding")
         try:
             async with asyncio.timeout(self._settings.body_timeout_s):
-                return await intake.read_body(receive, asked.content_length, self._settings.max_body_bytes)
+                return await intake.read_body(receive, asked.content_length, self._settings.max_body_bytes, hold)
         except TimeoutError:
             raise ApiError(
                 Code.INVALID_REQUEST, f"The body did not arrive within {self._settings.body_timeout_s:.0f} s."

@@ -165,10 +165,17 @@ class Exchange:
             self._spool_record(attempt)
 
     def tokens(self) -> int:
-        """Return what the request really took: nothing until a replica computed something for it."""
-        tally = self.attempts[-1].tally if self.attempts else Tally()
+        """Return what the request took: nothing where no replica computed anything for it.
+
+        Of one that was cut while a replica worked and had said nothing, it is not known. Then a stream took its prompt,
+        and a whole answer keeps what was reserved: else hanging up would be a way round the limit.
+        """
+        attempt = self.attempts[-1] if self.attempts else Attempt(number=0, started_s=0.0)
+        tally = attempt.tally
         if not tally.completion_tokens and tally.prompt_tokens is None:
-            return 0
+            if self.cause is None or attempt.found_s is None:
+                return 0
+            return self.intake.prompt_tokens if self.intake.stream else self.wanted.tokens
         prompt_tokens = self.intake.prompt_tokens if tally.prompt_tokens is None else tally.prompt_tokens
         return prompt_tokens + tally.completion_tokens
 
@@ -222,11 +229,10 @@ def closed_record(exchange: Exchange, attempt: Attempt) -> UsageRecord:
 
 
 class Running:
-    """The requests that run in this process, and the bodies they hold."""
+    """The requests that run in this process."""
 
     def __init__(self) -> None:
         self._exchanges: set[Exchange] = set()
-        self.held_bytes = 0
 
     def __len__(self) -> int:
         return len(self._exchanges)
@@ -235,12 +241,10 @@ class Running:
     def enter(self, exchange: Exchange) -> Iterator[None]:
         """Keep ``exchange`` within reach of :meth:`review` while the block runs."""
         self._exchanges.add(exchange)
-        self.held_bytes += len(exchange.intake.body)
         try:
             yield
         finally:
             self._exchanges.discard(exchange)
-            self.held_bytes -= len(exchange.intake.body)
 
     def review(self, catalog: Catalog, now_ms: int) -> None:
         """Cut every request whose key, tenant or grant is gone under ``catalog``."""

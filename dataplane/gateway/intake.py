@@ -4,7 +4,9 @@ The body goes to the replica byte for byte, so gateway and replica must read the
 could read differently is refused (:mod:`~dataplane.contracts.strict_json`).
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -15,6 +17,9 @@ from dataplane.contracts.errors import ApiError, Code
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _BYTES_PER_TOKEN = 4
 _MAX_MODEL_CHARS = 256
+_OVERLOAD_RETRY_S = 1.0
+REQUEST_BYTES = 16 * 1024
+"""What a request counts besides its body: its connection's buffers and its own state."""
 
 
 class ClientGone(Exception):
@@ -35,16 +40,71 @@ class Intake(msgspec.Struct, frozen=True):
     prompt_tokens: int
 
 
-async def read_body(receive: Receive, declared_bytes: int | None, max_bytes: int) -> bytes:
+Hold = Callable[[int], None]
+
+
+class Bodies:
+    """What the requests of this process hold in memory, counted as it arrives: bodies that never end count too.
+
+    Args:
+        max_bytes: of all together.
+        max_tenant_bytes: of one tenant, which can so not fill the memory that others need.
+    """
+
+    def __init__(self, max_bytes: int, max_tenant_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._max_tenant_bytes = max_tenant_bytes
+        self._by_tenant: Counter[str] = Counter()
+        self.held_bytes = 0
+
+    @contextmanager
+    def holding(self, tenant_id: str) -> Iterator[Hold]:
+        """Yield a function that counts bytes of one request, until the block ends.
+
+        Raises:
+            ApiError: from that function, and for what a request holds without a body: CONCURRENT_REQUESTS when the
+                tenant has its share, OVERLOADED when all is taken.
+        """
+        mine = 0
+
+        def hold(size_bytes: int) -> None:
+            nonlocal mine
+            if self._by_tenant[tenant_id] + size_bytes > self._max_tenant_bytes:
+                raise ApiError(
+                    Code.CONCURRENT_REQUESTS,
+                    f"This tenant's requests hold {self._by_tenant[tenant_id]} bytes, of at most "
+                    f"{self._max_tenant_bytes}. Wait for some to end.",
+                    retry_after_s=_OVERLOAD_RETRY_S,
+                )
+            if self.held_bytes + size_bytes > self._max_bytes:
+                raise ApiError(
+                    Code.OVERLOADED, "The service is at its capacity. Try again.", retry_after_s=_OVERLOAD_RETRY_S
+                )
+            mine += size_bytes
+            self.held_bytes += size_bytes
+            self._by_tenant[tenant_id] += size_bytes
+
+        try:
+            hold(REQUEST_BYTES)
+            yield hold
+        finally:
+            self.held_bytes -= mine
+            self._by_tenant[tenant_id] -= mine
+            if not self._by_tenant[tenant_id]:
+                del self._by_tenant[tenant_id]
+
+
+async def read_body(receive: Receive, declared_bytes: int | None, max_bytes: int, hold: Hold) -> bytes:
     """Collect a body of at most ``max_bytes``.
 
     Args:
         receive: ASGI's.
         declared_bytes: of Content-Length, where given.
         max_bytes: the limit.
+        hold: counts what is in memory; see :class:`Bodies`.
 
     Raises:
-        ApiError: BODY_TOO_LARGE, as soon as it is known.
+        ApiError: BODY_TOO_LARGE, as soon as it is known; or as ``hold`` does.
         ClientGone: before the end.
     """
     if declared_bytes is not None and declared_bytes > max_bytes:
@@ -59,6 +119,7 @@ async def read_body(receive: Receive, declared_bytes: int | None, max_bytes: int
         size_bytes += len(part)
         if size_bytes > max_bytes:
             raise _too_large(max_bytes)
+        hold(len(part))
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)

@@ -31,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True):
     max_body_bytes: int = 4 * 1024 * 1024
     max_held_bytes: int = 256 * 1024 * 1024
     """Request bodies held in memory by all requests together; beyond it a request is refused as overload."""
+    max_tenant_held_bytes: int = 64 * 1024 * 1024
     max_running: int = 4096
     body_timeout_s: float = 30.0
     cold_wait_s: float = 30.0

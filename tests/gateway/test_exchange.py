@@ -42,7 +42,10 @@ class Release:
         self.settled.append(tokens)
 
 
-def exchange(release: Release, spool: Spooled | None = None) -> Exchange:
+PROMPT = b'{"model":"chat","prompt":"hello"}'
+
+
+def exchange(release: Release, spool: Spooled | None = None, body: bytes = PROMPT) -> Exchange:
     world = World()
     caller = auth.authenticate(world.acme_key.text, world.catalog(), PEPPERS, 0)
     return Exchange(
@@ -51,7 +54,7 @@ def exchange(release: Release, spool: Spooled | None = None) -> Exchange:
         caller=caller,
         deployment=world.deployments["chat"],
         arm=Arm("ver_1", 100),
-        intake=intake.parse(b'{"model":"chat","prompt":"hello"}'),
+        intake=intake.parse(body),
         reserved_tokens=100,
         spool=Spooled() if spool is None else spool,
         release=release,
@@ -69,6 +72,36 @@ async def test_a_cut_does_not_interrupt_the_settlement_and_it_happens_once() -> 
     release.let_go.set()
     await running.settle()
     assert release.settled == [0]
+
+
+@pytest.mark.parametrize(
+    ("body", "found", "tokens"),
+    [
+        (PROMPT, False, 0),
+        (PROMPT, True, 100),  # all that was reserved
+        (PROMPT[:-1] + b',"stream":true}', True, 12),  # the estimate of the prompt
+    ],
+    ids=["before a replica had it", "a whole answer", "a stream before its first event"],
+)
+async def test_hanging_up_on_a_replica_that_has_said_nothing_is_no_way_round_the_limit(
+    body: bytes, found: bool, tokens: int
+) -> None:
+    release = Release()
+    release.let_go.set()
+    running = exchange(release, body=body)
+
+    async def work() -> None:
+        with running.attempt() as attempt:
+            attempt.found_s = 1.0 if found else None
+            await asyncio.Event().wait()
+
+    working = asyncio.ensure_future(running.run(work))
+    await asyncio.sleep(0)
+    running.cut(ClientGone())
+    with pytest.raises(ClientGone):
+        await working
+    await running.settle()
+    assert release.settled == [tokens]
 
 
 async def test_a_cut_that_comes_before_the_work_still_ends_it() -> None:

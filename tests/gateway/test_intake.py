@@ -1,11 +1,12 @@
 import json
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataplane.contracts.errors import ApiError
-from dataplane.gateway.intake import estimate_prompt_tokens, parse
+from dataplane.contracts.errors import ApiError, Code
+from dataplane.gateway.intake import REQUEST_BYTES, Bodies, estimate_prompt_tokens, parse, read_body
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -66,3 +67,31 @@ def test_the_estimate_grows_with_the_text_and_never_exceeds_its_bytes(text: str,
 
     assert estimate(text) <= estimate(text + more)
     assert -(-len(text) // 4) <= estimate(text) <= len(text.encode())
+
+
+async def _parts(count: int) -> AsyncIterator[dict[str, object]]:
+    for _ in range(count):
+        yield {"type": "http.request", "body": b"x" * 1000, "more_body": True}
+
+
+@pytest.mark.anyio
+async def test_bodies_count_while_they_come_and_a_tenant_cannot_take_what_others_need() -> None:
+    bodies = Bodies(max_bytes=3 * REQUEST_BYTES + 20_000, max_tenant_bytes=2 * REQUEST_BYTES + 10_000)
+    with bodies.holding("evil") as first, bodies.holding("evil") as second:
+        for hold, refused in ((first, False), (second, True)):
+            parts = _parts(6)
+            with pytest.raises(ApiError if refused else StopAsyncIteration) as end:
+                await read_body(lambda parts=parts: anext(parts), None, 10**9, hold)
+            if refused:
+                assert isinstance(end.value, ApiError)
+                assert end.value.code is Code.CONCURRENT_REQUESTS
+        with pytest.raises(ApiError, match="tenant"), bodies.holding("evil"):
+            pass
+        with bodies.holding("acme") as other:
+            other(10_000)
+            with pytest.raises(ApiError) as full:
+                other(1000)
+            assert full.value.code is Code.OVERLOADED
+    assert bodies.held_bytes == 0
+    with bodies.holding("evil") as hold:
+        hold(10_000)
