@@ -127,7 +127,7 @@ class Completions:
             raise ApiError(
                 Code.OVERLOADED, "The service is at its capacity. Try again.", retry_after_s=_OVERLOAD_RETRY_S
             )
-        encoding = asked.get("content-encoding")
+        encoding = asked.only("content-encoding")
         if encoding not in (None, "identity"):
             raise ApiError(Code.INVALID_REQUEST, "Send the body without a Content-Encoding.", param="content-encoding")
         try:

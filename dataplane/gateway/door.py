@@ -1,6 +1,7 @@
 """The door every call of the API goes through: the request headers that are read, and the caller they prove."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -17,6 +18,17 @@ class Headers:
 
     def __init__(self, scope: MutableMapping[str, Any]) -> None:
         self._raw: dict[bytes, bytes] = dict(scope["headers"])
+        self._names = Counter(name for name, _ in scope["headers"])
+
+    def only(self, name: str) -> str | None:
+        """Return the text of a header that two readers must not read differently.
+
+        Raises:
+            ApiError: INVALID_REQUEST: it is there twice.
+        """
+        if self._names[name.encode()] > 1:
+            raise ApiError(Code.INVALID_REQUEST, f"The header '{name}' is there twice.", param=name)
+        return self.get(name)
 
     def get(self, name: str) -> str | None:
         """Return a header's text."""
@@ -46,10 +58,10 @@ class Door:
         """Return the caller that ``headers`` prove, and the snapshot that knows it.
 
         Raises:
-            ApiError: as :func:`dataplane.gateway.auth.authenticate`; OVERLOADED before there is any catalog, when
-                nobody can be told from anybody.
+            ApiError: as :func:`dataplane.gateway.auth.authenticate`; INVALID_REQUEST where two keys are shown;
+                OVERLOADED before there is any catalog, when nobody can be told from anybody.
         """
-        token = auth.bearer(headers.get("authorization"))
+        token = auth.bearer(headers.only("authorization"))
         snapshot = self._snapshot()
         if snapshot.catalog.number == 0:
             raise ApiError(

@@ -1,6 +1,7 @@
 """Who may call: over HTTP, along both paths of the catalog, and for streams that already run."""
 
 import asyncio
+import json
 
 import msgspec
 import pytest
@@ -245,3 +246,14 @@ async def test_a_fleet_that_counts_from_the_start_again_is_believed(world: World
         await g.settled()
         await g.post()
         assert len(second.calls) == 1
+
+
+@pytest.mark.parametrize("name", ["authorization", "content-encoding"])
+async def test_a_header_that_two_readers_could_read_differently_is_refused(world: World, home, name: str) -> None:
+    async with gateway(world, home, NO_REDIS) as g:
+        values = {"authorization": g.headers()["authorization"], "content-encoding": "identity"}
+        others = [pair for pair in (g.headers() | values).items() if pair[0] != name]
+        for value in (values[name], "gzip"):
+            twice = [*others, (name, value), (name, values[name])]
+            answer = await g.client.post("/v1/chat/completions", content=json.dumps(BODY), headers=twice)
+            assert (answer.status_code, error_of(answer.content)["param"]) == (400, name)
