@@ -19,7 +19,7 @@ def main() -> None:
     if (home.postgres_dir / "PG_VERSION").exists() and str(home.ports.postgres) in os.environ["DATABASE_OWNER_URL"]:
         Postgres(home.postgres_dir, home.ports.postgres, home.root / "logs" / "postgres.log").ensure_database(DATABASE)
     else:
-        _ensure_app_role(os.environ["DATABASE_OWNER_URL"], home.secret("PAGODA_INTERNAL_SECRET"))
+        _ensure_app_role(os.environ["DATABASE_OWNER_URL"], home.secret("app_role_password"))
     _migrate()
 
 

@@ -9,6 +9,8 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dataplane import atomic_file
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 _DEFAULT_PORTS = {"web": 8000, "gateway": 8001, "fleet": 8002, "postgres": 8003, "redis": 8004}
 
@@ -93,22 +95,24 @@ class Home:
         return home
 
     def _load_secrets(self) -> dict[str, str]:
+        """Read the secrets; those that the folder of an earlier version lacks are made."""
         path = self.root / "secrets.json"
-        if path.exists():
-            stored: dict[str, str] = json.loads(path.read_text())
-            return stored
+        stored: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
         made = {
             "PAGODA_SECRET_KEY": secrets.token_urlsafe(48),
             "PAGODA_KEY_PEPPERS": f"1:{secrets.token_hex(32)}",
             "PAGODA_INTERNAL_SECRET": secrets.token_urlsafe(32),
             "PAGODA_CACHE_SALT_SECRET": secrets.token_hex(32),
             "PAGODA_PLAYGROUND_SECRET": secrets.token_hex(32),
+            "app_role_password": secrets.token_urlsafe(32),
+            "redis_password": secrets.token_urlsafe(32),
             "admin_password": secrets.token_urlsafe(12),
             "user_password": secrets.token_urlsafe(12),
         }
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(made, indent=2))
-        return made
+        known = made | stored
+        if known != stored:
+            atomic_file.write(path, json.dumps(known, indent=2).encode())
+        return known
 
     def secret(self, name: str) -> str:
         """Return a secret made with the folder."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import redis
 
+from dataplane import atomic_file
 from stack.embedded import EmbeddedServer
 from stack.home import StackError
 
@@ -28,26 +29,40 @@ def find_binary() -> Path:
 
 
 class Redis(EmbeddedServer):
-    """One server, without persistence."""
+    """One server, without persistence.
+
+    Who can write here decides which keys the gateways take, so a machine with other users on it needs ``password``.
+    """
 
     name = "Redis"
+
+    def __init__(self, port: int, log_path: Path, *, password: str = "", config_path: Path | None = None) -> None:
+        super().__init__(port, log_path)
+        self._password = password
+        # Holds the password: arguments of a command can be read by every user of the machine.
+        self._config_path = config_path or log_path.with_suffix(".conf")
 
     @property
     def url(self) -> str:
         """The connection URL."""
-        return f"redis://127.0.0.1:{self.port}/0"
+        account = f":{self._password}@" if self._password else ""
+        return f"redis://{account}127.0.0.1:{self.port}/0"
+
+    def prepare(self) -> None:
+        """Write the configuration."""
+        atomic_file.write(self._config_path, f"requirepass {self._password}\n".encode() if self._password else b"")
 
     def command(self) -> list[str]:
         """Return the command that runs the server in the foreground."""
         return [
-            str(find_binary()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+            str(find_binary()), str(self._config_path), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
             "--appendonly", "no", "--maxmemory", "256mb", "--maxmemory-policy", "noeviction",
         ]  # fmt: skip
 
     def answers(self) -> bool:
         """Say whether the server answers a ping now."""
         try:
-            with redis.Redis(port=self.port, socket_connect_timeout=1) as client:
+            with redis.Redis.from_url(self.url, socket_connect_timeout=1) as client:
                 return bool(client.ping())
         except redis.ConnectionError:
             return False

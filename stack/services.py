@@ -55,11 +55,17 @@ def _servers(home: Home) -> Servers:
         ready = _in_thread(postgres.answers)
         embedded.append(Service("postgres", postgres.command(), os.environ, ready=ready, stop_signal=signal.SIGINT))
     elif owner_url == database_url:
-        database_url = with_role(owner_url, APP_ROLE, home.secret("PAGODA_INTERNAL_SECRET"))
+        database_url = with_role(owner_url, APP_ROLE, home.secret("app_role_password"))
 
     redis_url = os.environ.get("REDIS_URL", "")
     if not redis_url:
-        redis = Redis(home.ports.redis, home.root / "logs" / "redis.log")
+        redis = Redis(
+            home.ports.redis,
+            home.root / "logs" / "redis.log",
+            password=home.secret("redis_password"),
+            config_path=home.root / "redis.conf",
+        )
+        redis.prepare()
         redis_url = redis.url
         embedded.append(Service("redis", redis.command(), os.environ, ready=_in_thread(redis.answers)))
     return Servers(database_url, owner_url, redis_url, embedded)

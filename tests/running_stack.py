@@ -63,7 +63,8 @@ class RunningStack:
     @property
     def redis_url(self) -> str:
         """Of the embedded Redis."""
-        return f"redis://127.0.0.1:{self._ports['redis']}/0"
+        password = json.loads((self.home / "secrets.json").read_text())["redis_password"]
+        return f"redis://:{password}@127.0.0.1:{self._ports['redis']}/0"
 
     def query(self, statement: str, *values: object) -> list[dict[str, Any]]:
         """Read the database as its superuser, who sees every tenant's rows."""

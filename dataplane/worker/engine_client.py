@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -38,7 +38,14 @@ _DUMP_WAIT_S = 5.0
 _THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """OpenMP's threads sleep where they wait for each other. Spinning, they hold the cores that the others need whenever
 anything else runs: with the machine's load at three times its cores, tokens/s fell to a tenth."""
+_SERVERS_OWN = frozenset({"PAGODA_INTERNAL_SECRET"})
+"""With it usage is shipped and the catalog read; an engine does neither."""
 _log = structlog.get_logger(__name__)
+
+
+def engine_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of an engine whose server has ``environ``."""
+    return {**_THREADING, **{name: value for name, value in environ.items() if name not in _SERVERS_OWN}}
 
 
 class LoadError(Exception):
@@ -122,7 +129,7 @@ class EngineClient:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr,
-                env={**_THREADING, **os.environ},
+                env=engine_environment(os.environ),
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._reading = asyncio.create_task(self._read(reader))
