@@ -22,6 +22,9 @@ DEFAULT_LIFETIME_DAYS = 90
 MAX_LIFETIME_DAYS = 365
 DEFAULT_OVERLAP = timedelta(hours=24)
 MAX_OVERLAP = timedelta(days=30)
+MAX_KEYS = 500
+"""Keys of a tenant that are not revoked: each is in the catalog, which every gateway holds for all tenants."""
+_MAX_DEPLOYMENT_IDS = 100
 _NAME_MAX_CHARS = 100
 
 
@@ -55,12 +58,16 @@ def issue_key(
     Raises:
         Forbidden: the actor may not make keys.
         Invalid: an argument is refused.
+        Conflict: the tenant has as many keys as it may.
     """
     require(actor, Permission.KEYS_WRITE)
     label = inputs.one_line(name, field="name", max_chars=_NAME_MAX_CHARS)
     _check_key_input(scopes, deployment_ids, lifetime_days, env)
     minted = codec.mint(env)
     with acting_as(actor):
+        # Keys made at the same moment may pass together; what counts is that their number ends somewhere.
+        if ApiKey.objects.for_tenant(actor.tenant).filter(revoked_at=None).count() >= MAX_KEYS:
+            raise Conflict(f"A tenant has at most {MAX_KEYS} keys. Revoke those that nobody uses any more.")
         key = ApiKey.objects.create(
             tenant=actor.tenant,
             name=label,
@@ -204,6 +211,8 @@ def _check_key_input(
         faults["scopes"] = f"Choose at least one of {', '.join(Scope)}."
     if deployment_ids is not None and not all(is_id(text, Kind.DEPLOYMENT) for text in deployment_ids):
         faults["deployment_ids"] = "These are ids of deployments (dep_...)."
+    elif deployment_ids is not None and len(deployment_ids) > _MAX_DEPLOYMENT_IDS:
+        faults["deployment_ids"] = f"A key names at most {_MAX_DEPLOYMENT_IDS} deployments, or none for all."
     if lifetime_days is not None and not 1 <= lifetime_days <= MAX_LIFETIME_DAYS:
         faults["lifetime_days"] = f"A key lives for 1 to {MAX_LIFETIME_DAYS} days, or for ever."
     if env not in codec.ENVIRONMENTS:

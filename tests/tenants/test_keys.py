@@ -133,6 +133,18 @@ def test_a_key_that_has_ended_or_whose_tenant_is_suspended_opens_nothing(alice, 
     services.authenticate_key(paused.text)
 
 
+def test_a_tenant_has_so_many_keys_and_no_more_so_that_its_part_of_the_catalog_ends(alice, monkeypatch):
+    monkeypatch.setattr("tenants.services.keys.MAX_KEYS", 3)
+    made = [services.issue_key(actor=alice, name=str(n)) for n in range(3)]
+    with pytest.raises(Conflict, match="at most 3 keys"):
+        services.issue_key(actor=alice, name="one more")
+    services.revoke_key(actor=alice, key_id=made[0].key.id)
+    services.issue_key(actor=alice, name="in its place")
+    with pytest.raises(Invalid) as refusal:
+        services.issue_key(actor=alice, name="many", deployment_ids=[new_id(Kind.DEPLOYMENT) for _ in range(101)])
+    assert "deployment_ids" in refusal.value.fields
+
+
 @given(st.text(max_size=80))
 def test_junk_is_refused_without_a_look_into_the_database(text):
     with pytest.raises(Unauthenticated):  # no database is open here: a look-up would fail otherwise
