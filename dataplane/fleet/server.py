@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import structlog
 import uvicorn
 
+from dataplane.bounded_http import BoundedProtocol
 from dataplane.fleet.app import make_app
 from dataplane.fleet.backends import Backend
 from dataplane.fleet.fleet import Fleet
@@ -40,7 +41,7 @@ async def serve(settings: Settings, backend: Backend, patience: Patience) -> Non
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.set)
         app = make_app(fleet, settings.internal_secret)
-        server = _Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
+        server = _Server(uvicorn.Config(app, http=BoundedProtocol, lifespan="off", log_config=None, access_log=False))
         serving = asyncio.create_task(server.serve(sockets=[door]))
         _log.info("fleet.started", node=fleet.journal.node, port=settings.port, pid=os.getpid())
         try:
