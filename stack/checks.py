@@ -54,8 +54,7 @@ LAYERS = (
     _tests("control", 120, "tenants", "jobs", "registry", "deployments", "metering", "api", "races", "isolation"),
     _tests("console", 30),
     _tests("stack", 30),
-    _tests("e2e", 90),
-    _tests("faults", 180),
+    _tests("product", 330, "e2e", "faults"),  # one running product for both
 )
 
 
