@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from django.utils import timezone
 
-from controlplane.deployments.capacity import DoesNotFit, check_shares
+from controlplane.deployments.capacity import DoesNotFit, check_shares, pool_tokens
 from controlplane.deployments.models import (
     DEVICES,
     TRANSITIONS,
@@ -28,6 +28,9 @@ from tenants.outbox import Topic
 from tenants.roles import Permission
 
 DEFAULT_KV_MEMORY_MB = 512
+OWNER_GUARANTEE = 4
+"""A new deployment promises its owner one part in so many of the pool. Without a guarantee a tenant has a right to its
+turn and none to room: guests whose long requests hold every slot would lock the owner out of its own deployment."""
 MAX_REPLICAS = 64
 MAX_WEIGHT = 1000
 _BOUNDS = {
@@ -49,6 +52,8 @@ def deploy_version(
     max_replicas: int = 1,
 ) -> Deployment:
     """Make a deployment that serves a version to its owner, all of its traffic on one arm.
+
+    The owner is promised a part of the KV pool (:data:`OWNER_GUARANTEE`); :func:`set_grant` changes it.
 
     Args:
         actor: acts in the tenant that owns the version.
@@ -88,7 +93,11 @@ def deploy_version(
             tenant=actor.tenant, deployment=deployment, version=version, name="stable", weight=100
         )
         Grant.objects.create(
-            tenant=actor.tenant, deployment=deployment, grantee=actor.tenant, grantee_slug=actor.tenant.slug
+            tenant=actor.tenant,
+            deployment=deployment,
+            grantee=actor.tenant,
+            grantee_slug=actor.tenant.slug,
+            guarantee_tokens=pool_tokens(version.checked_config, settings) // OWNER_GUARANTEE * max(1, min_replicas),
         )
         _announce(Topic.DEPLOYMENT, deployment)
         after: dict[str, Json] = {"name": name, "version_id": version.id, **msgspec.structs.asdict(settings)}

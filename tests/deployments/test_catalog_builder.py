@@ -37,7 +37,10 @@ def test_the_catalog_says_who_may_call_what_and_how_it_is_made(personas):
     entry = seen.deployments[deployment.id]
     assert (entry.name, entry.active, entry.min_replicas, entry.max_replicas) == ("chat", True, 0, 2)
     assert entry.arms == (Arm(version_id=version.id, weight=100),)
-    assert entry.grants == {personas.acme.id: Share(), personas.evil.id: Share(100, 200, 3)}
+    assert entry.grants == {
+        personas.acme.id: Share(2048 // services.OWNER_GUARANTEE),
+        personas.evil.id: Share(100, 200, 3),
+    }
     assert entry.engine == EngineSettings(kv_memory_mb=1, block_size=16)
     assert list(contract.callable_names(seen, personas.evil.id)) == ["acme/chat"]
     files = seen.versions[version.id].files

@@ -1,6 +1,6 @@
 import pytest
 from django.db import IntegrityError, connection
-from domain import PLATFORM, deploy, make_version
+from domain import KV_BYTES_PER_TOKEN, PLATFORM, deploy, make_version
 
 from controlplane.deployments import selectors, services
 from controlplane.deployments.models import Deployment, DeploymentArm, Grant
@@ -36,7 +36,9 @@ def test_a_deployment_starts_with_one_arm_and_its_owners_leave(personas, bob):
     deployment = services.deploy_version(actor=bob, name="chat", version_id=version.id)
     with acting_as(bob):
         assert [(arm.version_id, arm.weight) for arm in deployment.arms.all()] == [(version.id, 100)]
-        assert [(grant.grantee_slug, grant.share) for grant in deployment.grants.all()] == [("acme", Share())]
+        pool_tokens = services.DEFAULT_KV_MEMORY_MB * 1024 * 1024 // KV_BYTES_PER_TOKEN
+        promised = Share(guarantee_tokens=pool_tokens // services.OWNER_GUARANTEE)
+        assert [(grant.grantee_slug, grant.share) for grant in deployment.grants.all()] == [("acme", promised)]
         assert OutboxEvent.objects.filter(topic="deployment").exists()
     assert deployment.engine == EngineSettings(kv_memory_mb=services.DEFAULT_KV_MEMORY_MB)
     assert "deployment.create" in verbs()
