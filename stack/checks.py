@@ -54,7 +54,8 @@ LAYERS = (
     _tests("control", 120, "tenants", "jobs", "registry", "deployments", "metering", "api", "races", "isolation"),
     _tests("console", 30),
     _tests("stack", 30),
-    _tests("product", 330, "e2e", "faults"),  # one running product for both
+    _tests("e2e", 120),
+    _tests("faults", 210),
 )
 
 
