@@ -47,26 +47,6 @@ def test_a_replica_killed_in_the_middle_of_a_stream_gives_an_error_event_and_com
     books.require_idle_pool()
 
 
-def test_a_killed_gateway_frees_blocks_and_bills_what_it_delivered(product: RunningStack, books: Books) -> None:
-    async def scenario() -> list[Call]:
-        callers = Callers(product.details)
-
-        async def kill(call: Call) -> None:
-            if len(call.texts) == 5:
-                os.kill(gateway_pid(product), signal.SIGKILL)
-
-        call = await callers.stream(max_tokens=400, on_text=kill)
-        assert call.ended == "silence", call  # the connection broke: a TCP abort, never a clean end of file
-        await callers.close()
-        return callers.calls
-
-    first = gateway_pid(product)
-    calls = asyncio.run(scenario())
-    wait_for(lambda: gateway_pid(product) not in (first, 0), "a new gateway")
-    books.require_idle_pool()
-    books.enter(calls)
-
-
 def test_a_flushed_redis_loses_nothing_and_known_keys_are_served(product: RunningStack, books: Books) -> None:
     async def scenario() -> list[Call]:
         callers = Callers(product.details)
@@ -132,8 +112,27 @@ def test_a_thousand_callers_that_leave_at_random_leave_no_block_behind(product: 
     books.enter(calls)
 
 
+def test_a_killed_gateway_frees_blocks_and_bills_what_it_delivered(product: RunningStack, books: Books) -> None:
+    async def scenario() -> list[Call]:
+        callers = Callers(product.details)
+
+        async def kill(call: Call) -> None:
+            if len(call.texts) == 5:
+                os.kill(gateway_pid(product), signal.SIGKILL)
+
+        call = await callers.stream(max_tokens=400, on_text=kill)
+        assert call.ended == "silence", call  # the connection broke: a TCP abort, never a clean end of file
+        await callers.close()
+        return callers.calls
+
+    first = gateway_pid(product)
+    calls = asyncio.run(scenario())
+    wait_for(lambda: gateway_pid(product) not in (first, 0), "a new gateway that serves")
+    books.require_idle_pool()
+    books.enter(calls)
+
+
 def gateway_pid(product: RunningStack) -> int:
-    """Return the gateway's process id, 0 while there is none."""
+    """Return the gateway's process id, 0 while none serves."""
     line = next(line for line in product.command("status").stdout.splitlines() if line.startswith("gateway"))
-    word = line.split("pid ")[1].split()[0]
-    return 0 if word == "-" else int(word)
+    return int(line.split("pid ")[1].split()[0]) if " ready " in line else 0
