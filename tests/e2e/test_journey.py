@@ -109,7 +109,7 @@ def test_stopping_or_closing_the_tab_frees_the_replica(way, visitor, product):
         page.get_by_role("button", name="Send").click()
         expect(page.locator("#tokens")).to_have_text(re.compile(r"[2-9]|\d\d"))
         request_id = page.locator("#request-id").inner_text()
-        assert product.serving_replica()["load"]["num_running"] == 1
+        wait_for(lambda: product.serving_replica()["load"]["num_running"] == 1, "a running request")
         if way == "stop":
             page.keyboard.press("Escape")
             expect(page.locator("#ended")).to_have_text("Stopped by you")
