@@ -30,10 +30,10 @@ class Model:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ours = ModelTokenizer(folder)
-        self.library = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        added = self.library.get_added_tokens_decoder()
+        self.oracle = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        added = self.oracle.get_added_tokens_decoder()
         self.special_ids = {number for number, token in added.items() if token.special}
-        self.unknown_id = self.library.token_to_id("<unk>")
+        self.unknown_id = self.oracle.token_to_id("<unk>")
 
     def chat(self, messages: Chat) -> list[int]:
         return self.ours.encode_chat(self.ours.render_chat(json.dumps(messages).encode()))
@@ -67,7 +67,7 @@ def test_a_text_that_fits_is_never_refused_for_its_length(model: Model, text: st
 def test_the_tokens_of_a_chat_spell_the_rendered_prompt(model: Model, chat: Chat) -> None:
     rendered = model.ours.render_chat(json.dumps(chat).encode())
     prompt = rendered.prompt.replace(rendered.mark or "\0", "")
-    spelled = model.library.decode(model.ours.encode_chat(rendered), skip_special_tokens=False)
+    spelled = model.oracle.decode(model.ours.encode_chat(rendered), skip_special_tokens=False)
     # The Llama 2 kind puts a space in front of each text between control tokens: it does so for every chat.
     assert spelled.replace(" ", "") == prompt.replace(" ", "")
 
@@ -75,15 +75,15 @@ def test_the_tokens_of_a_chat_spell_the_rendered_prompt(model: Model, chat: Chat
 @given(text=CONTENTS.filter(bool))
 def test_a_plain_prompt_cannot_write_a_control_token(model: Model, text: str) -> None:
     framed = model.ours.encode_text(text)
-    begin = model.library.encode("a").ids[:-1] if model.unknown_id == 0 else []
+    begin = model.oracle.encode("a").ids[:-1] if model.unknown_id == 0 else []
     assert model.control(framed) == model.control(begin)
-    assert model.library.decode(framed).strip() == text.strip() or "é" in text
+    assert model.oracle.decode(framed).strip() == text.strip() or "é" in text
 
 
 @given(chat=st.lists(st.fixed_dictionaries({"role": ROLES, "content": st.text("abc é\n")}), min_size=1, max_size=3))
 def test_an_ordinary_chat_is_encoded_as_transformers_does(model: Model, chat: Chat) -> None:
     prompt = model.ours.render_chat(json.dumps(chat).encode()).prompt
-    assert model.chat(chat) == model.library.encode(prompt, add_special_tokens=False).ids
+    assert model.chat(chat) == model.oracle.encode(prompt, add_special_tokens=False).ids
 
 
 @given(CONTENTS, st.lists(st.sampled_from(["<s>", "</s>", "aab", "ab", "<|im_end|>"]), max_size=3), CONTENTS, CONTENTS)
