@@ -1,31 +1,51 @@
 """Everything CI checks, layer by layer, each with its budget of seconds: ``make test``.
 
-A layer over its budget is shown and does not fail: machines are noisy, and a budget is there to be noticed early.
+Most layers keep one core busy, so two run side by side and each prints when it ends. Those that drive a whole product
+come last, one at a time. A layer over its budget is shown and does not fail: machines are noisy, and a budget is there
+to be noticed early.
 """
 
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 from stack.home import REPOSITORY
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q")
+_SIDE_BY_SIDE = 2
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A command and how long it should take on two cores, in seconds."""
+    """A command and how long it should take, in seconds; ``alone`` when it needs the whole machine."""
 
     name: str
     argv: tuple[str, ...]
     budget_s: int
+    alone: bool = False
 
 
-def _tests(name: str, budget_s: int, *folders: str) -> Layer:
-    return Layer(name, (*_PYTEST, *(f"tests/{folder}" for folder in folders or (name,))), budget_s)
+@dataclass(frozen=True)
+class Outcome:
+    """How a layer ended."""
+
+    layer: Layer
+    seconds: float
+    code: int
+
+    @property
+    def remark(self) -> str:
+        """A word for the table, where there is something to say."""
+        return "FAILED" if self.code else "over budget" if self.seconds > self.layer.budget_s else ""
+
+
+def _tests(name: str, budget_s: int, *folders: str, alone: bool = False) -> Layer:
+    return Layer(name, (*_PYTEST, *(f"tests/{folder}" for folder in folders or (name,))), budget_s, alone)
 
 
 LAYERS = (
@@ -54,8 +74,8 @@ LAYERS = (
     _tests("control", 120, "tenants", "jobs", "registry", "deployments", "metering", "api", "races", "isolation"),
     _tests("console", 30),
     _tests("stack", 30),
-    _tests("e2e", 120),
-    _tests("faults", 210),
+    _tests("e2e", 120, alone=True),
+    _tests("faults", 210, alone=True),
 )
 
 
@@ -66,24 +86,39 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"No layer {', '.join(sorted(unknown))}; there are: {', '.join(layer.name for layer in LAYERS)}")
         return 2
-    rows = [(layer, *_run(layer)) for layer in chosen]
+    began = time.monotonic()
+    outcomes = list(_outcomes(chosen))
     print(f"\n{'layer':10}{'seconds':>9}{'budget':>8}")
-    for layer, seconds, code in rows:
-        remark = "FAILED" if code else "over budget" if seconds > layer.budget_s else ""
-        print(f"{layer.name:10}{seconds:9.1f}{layer.budget_s:8}  {remark}")
-    failed = sum(1 for _, _, code in rows if code)
-    print(f"{'total':10}{sum(seconds for _, seconds, _ in rows):9.1f}{sum(layer.budget_s for layer in chosen):8}")
-    print(f"layers: {len(rows) - failed} passed, {failed} failed")
+    for outcome in outcomes:
+        print(f"{outcome.layer.name:10}{outcome.seconds:9.1f}{outcome.layer.budget_s:8}  {outcome.remark}")
+    failed = sum(1 for outcome in outcomes if outcome.code)
+    print(f"in all {time.monotonic() - began:.0f} s")
+    print(f"layers: {len(outcomes) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 
-def _run(layer: Layer) -> tuple[float, int]:
-    print(f"\n== {layer.name}", flush=True)
+def _outcomes(layers: Sequence[Layer]) -> Iterator[Outcome]:
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        shared = [pool.submit(_run, layer, subprocess.PIPE) for layer in layers if not layer.alone]
+        for done in as_completed(shared):
+            yield done.result()
+    for layer in layers:
+        if layer.alone:
+            yield _run(layer, None)
+
+
+def _run(layer: Layer, output: int | None) -> Outcome:
+    """Run a layer; with PIPE as ``output`` print what it said when it has ended, else while it runs."""
+    if output is None:
+        print(f"\n== {layer.name}", flush=True)
     began = time.monotonic()
-    code = subprocess.run(
-        layer.argv, cwd=REPOSITORY, env={**os.environ, "PYTHONUNBUFFERED": "1"}, check=False
-    ).returncode
-    return time.monotonic() - began, code
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    ended = subprocess.run(
+        layer.argv, cwd=REPOSITORY, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if output is not None:
+        print(f"\n== {layer.name}\n{ended.stdout}", end="", flush=True)
+    return Outcome(layer, time.monotonic() - began, ended.returncode)
 
 
 if __name__ == "__main__":

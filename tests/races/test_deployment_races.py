@@ -43,7 +43,9 @@ def test_of_two_guarantees_that_do_not_fit_together_one_is_refused(committed, pe
         results = at_once(lambda: guarantee("acme"), lambda: guarantee("evil"))
         assert sorted(isinstance(result, Invalid) for result in results) == [False, True]
         with acting_as(PLATFORM):
-            assert sum(grant.guarantee_tokens for grant in deployment.grants.all()) == 1500
+            promised = [grant.guarantee_tokens for grant in deployment.grants.all()]
+        assert promised.count(1500) == 1
+        assert sum(promised) <= 2048  # the pool of the tiny model; the owner starts with a part of it
 
 
 def test_of_two_deployments_of_one_name_one_is_made(committed, personas):
