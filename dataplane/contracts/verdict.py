@@ -1,6 +1,7 @@
 """The verdict on a model folder: what ``python -m dataplane.inspect DIR`` prints as one JSON object on its output.
 
-The reader trusts nothing of it but its shape: it comes from a process that has read a stranger's bytes.
+With ``--progress-fd N`` it also writes a :class:`Progress` a line to the descriptor N while it works. The reader trusts
+nothing of either but its shape: they come from a process that has read a stranger's bytes.
 """
 
 import hashlib
@@ -21,6 +22,16 @@ class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mend: str
 
 
+CHECKS = (
+    "files", "documents", "config", "weights", "tensors", "tokenizer", "chat_template", "finite", "digests",
+    "tokenizer_trial", "template_trial",
+)  # fmt: skip
+"""The names of the checks, in the order they run. A verdict has each of them once."""
+
+MAX_CARD_BYTES = 256 * 1024
+"""So much of a README is kept."""
+
+
 class CheckState(StrEnum):
     """How a check ended; NOT_RUN where an earlier one took its ground away."""
 
@@ -30,17 +41,39 @@ class CheckState(StrEnum):
 
 
 class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of the checklist."""
+    """One line of the checklist. ``name`` is one of :data:`CHECKS`, ``ms`` what it took.
+
+    ``reason`` and ``mend`` are there when it failed: the first thing that was wrong, and how many more there are.
+    """
 
     name: str
     state: CheckState
+    reason: str = ""
+    mend: str = ""
+    ms: int = 0
+
+
+class ModelCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the folder's README says, as a stranger wrote it: Markdown to be sanitised, never HTML to be shown.
+
+    ``text`` has at most :data:`MAX_CARD_BYTES` of UTF-8 without NUL and without the front matter; ``is_cut`` where
+    there was more. The other fields are from the front matter, short and printable; ``license`` is from the licence
+    file when the front matter names none, and "" when neither is known.
+    """
+
+    text: str = ""
+    is_cut: bool = False
+    license: str = ""
+    base_models: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accepted when ``refusals`` is empty: then ``files`` is complete and ``config`` is there.
 
-    ``files`` are sorted by name. ``weight_bytes`` is what the tensors take as they are stored. ``checks`` says how far
-    the inspection came.
+    ``files`` are sorted by name. ``weight_bytes`` is what the tensors take as they are stored, ``weight_dtypes`` (fp32,
+    fp16, bf16) is what as. ``checks`` says how far the inspection came.
     """
 
     refusals: tuple[Refusal, ...] = ()
@@ -50,6 +83,17 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_bytes: int = 0
     has_chat_template: bool = False
     checks: tuple[Check, ...] = ()
+    weight_dtypes: tuple[str, ...] = ()
+    card: ModelCard = ModelCard()
+
+
+class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """News of one check: it has begun, it has come so far (bytes; 0 where they say nothing), or it is over."""
+
+    check: str
+    done_bytes: int = 0
+    total_bytes: int = 0
+    ended: Check | None = None
 
 
 def version_digest(files: Iterable[VersionFile]) -> str:
@@ -65,3 +109,12 @@ def decode(raw: bytes) -> Verdict:
         msgspec.DecodeError: not one.
     """
     return msgspec.json.decode(raw, type=Verdict)
+
+
+def decode_progress(line: bytes) -> Progress:
+    """Read one line of progress.
+
+    Raises:
+        msgspec.DecodeError: not one.
+    """
+    return msgspec.json.decode(line, type=Progress)
