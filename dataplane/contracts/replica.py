@@ -7,8 +7,11 @@ from enum import StrEnum
 
 import msgspec
 
-from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.catalog import EngineSettings, Share, VersionEntry
 from dataplane.contracts.generation import EngineLoad, TenantLoad
+
+TRIAL_PREFIX = "trial_"
+"""A trial runs under the deployment id that this and the version's id make; no gateway routes to it."""
 
 
 class ReplicaState(StrEnum):
@@ -23,6 +26,19 @@ class ReplicaState(StrEnum):
     DRAINING = "draining"
     ASLEEP = "asleep"
     STOPPED = "stopped"
+
+
+class Tier(StrEnum):
+    """How warm an idle deployment is kept, and so what its next start costs.
+
+    ASLEEP: weights in host memory. WARM: a process without weights, packed weights on disk. DISK: packed weights on
+    disk only. STORE: this node has to fetch, verify or pack the version's files first.
+    """
+
+    ASLEEP = "asleep"
+    WARM = "warm"
+    DISK = "disk"
+    STORE = "store"
 
 
 class _Control(msgspec.Struct, frozen=True):
@@ -53,6 +69,17 @@ class MarkReady(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """The fleet saw a real generation: WARMING becomes READY."""
 
 
+class Sleep(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
+    """READY becomes ASLEEP: nothing is admitted, the KV pool is given back, the weights stay in host memory.
+
+    Refused while requests run. Answered once the memory is given back.
+    """
+
+
+class Wake(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
+    """ASLEEP becomes WARMING: the KV pool is made again; :class:`MarkReady` follows a real generation."""
+
+
 class Drain(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """Admit nothing more, finish what runs, then exit. What still runs after ``deadline_s`` gets an error event."""
 
@@ -73,11 +100,15 @@ class GetDump(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """Ask for :class:`Dump`."""
 
 
-ControlCall = Attach | SetShares | MarkReady | Drain | AbortRequest | GetStatus | GetDump
+ControlCall = Attach | SetShares | MarkReady | Sleep | Wake | Drain | AbortRequest | GetStatus | GetDump
 
 
 class Status(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
-    """What a replica says of itself. ``progress`` grows whenever work is done; pending work without it is a hang."""
+    """What a replica says of itself. ``progress`` grows whenever work is done; pending work without it is a hang.
+
+    ``memory_bytes`` is the anonymous resident memory of its processes: what only their end, or sleep, gives back.
+    ``converted`` says that the version's weights had to be packed for this node first.
+    """
 
     replica_id: str
     state: ReplicaState
@@ -89,6 +120,8 @@ class Status(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     context_tokens: int = 0
     load: EngineLoad | None = None
     tenants: list[TenantLoad] = []
+    memory_bytes: int = 0
+    converted: bool = False
 
 
 class Dump(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -109,7 +142,11 @@ ControlAnswer = Status | Dump | Refused
 
 
 class ReplicaReport(msgspec.Struct, frozen=True):
-    """One row of the fleet's table: for gateways to route by, and for the console to show."""
+    """One row of the fleet's table: for gateways to route by, and for the console to show.
+
+    ``idle``: its deployment rests by its policy, and the next call starts it from ``tier``. ``eta_ms``: how long that
+    start took before (median); on a row that is under way, from ``since_ms`` on. None where it was never measured.
+    """
 
     replica_id: str
     node: str
@@ -128,6 +165,10 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     loaded_in_ms: int = 0
     load: EngineLoad | None = None
     tenants: list[TenantLoad] = []
+    idle: bool = False
+    tier: Tier | None = None
+    eta_ms: int | None = None
+    memory_bytes: int = 0
 
 
 class ReplicaEvent(msgspec.Struct, frozen=True):
@@ -152,8 +193,74 @@ class ReplicaTable(msgspec.Struct, frozen=True):
     replicas: tuple[ReplicaReport, ...]
 
 
+class TierCost(msgspec.Struct, frozen=True):
+    """What starts of a deployment from ``tier`` took on this node, from the need to READY."""
+
+    tier: Tier
+    p50_ms: int
+    p95_ms: int
+    samples: int
+
+
+class Device(msgspec.Struct, frozen=True):
+    """Something a replica can compute on. ``kind`` is what :class:`EngineSettings` calls it."""
+
+    kind: str
+    name: str
+    memory_bytes: int
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    """What the node has, and what its fleet may use. Sleepers hold at most ``asleep_budget_bytes`` together."""
+
+    memory_bytes: int
+    available_bytes: int
+    devices: tuple[Device, ...]
+    asleep_budget_bytes: int
+    warm_idle_floor: int
+    max_processes: int
+
+
 class FleetReport(msgspec.Struct, frozen=True):
-    """What the fleet posts to ``/internal/replicas``."""
+    """What the fleet posts to ``/internal/replicas``. ``costs`` is keyed by deployment id."""
 
     table: ReplicaTable
     events: tuple[ReplicaEvent, ...]
+    costs: dict[str, tuple[TierCost, ...]] = {}
+    resources: NodeReport | None = None
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What a gateway posts to the fleet's ``/demand``: how many of its callers wait for a replica, by deployment.
+
+    Posted at once when a count becomes non-zero, every second while any is, and once when none is any more. A later
+    ``sequence`` of the same gateway replaces an earlier one whole; ``gateway_id`` names one life of a gateway.
+    """
+
+    gateway_id: str
+    sequence: int
+    waiting: dict[str, int]
+
+
+class TrialRequest(msgspec.Struct, frozen=True):
+    """What validation posts to the fleet's ``/trials``: load ``version`` once, let it answer, end it."""
+
+    version: VersionEntry
+    engine: EngineSettings
+
+
+class TrialState(StrEnum):
+    """How a trial stands."""
+
+    RUNNING = "running"
+    PASSED = "passed"
+    FAILED = "failed"
+
+
+class TrialReport(msgspec.Struct, frozen=True):
+    """What ``GET /trials/{version_id}`` of the fleet answers. ``cause`` says what it waits for or why it failed."""
+
+    version_id: str
+    state: TrialState
+    cause: str = ""
+    first_token_ms: int = 0
