@@ -76,9 +76,24 @@ def heartbeat(lease: Lease) -> None:
     Raises:
         LeaseLostError: the job was taken back; stop.
     """
-    with acting_as(_CLOCK):
+    with advancing(lease):
+        pass
+
+
+@contextmanager
+def advancing(lease: Lease) -> Iterator[None]:
+    """Open the transaction in which a part of the effect is committed and the lease renewed, or neither.
+
+    For work of several parts, each of which a later attempt finds done.
+
+    Raises:
+        LeaseLostError: the job was taken back; nothing of this block counts.
+    """
+    with acting_as(lease.actor):
+        # Race: as in `completing`; a part is an effect too.
         job = _locked(lease.job_id)
         _save(job, rules.extend(job.life, lease.fence, _database_now()))
+        yield
 
 
 @contextmanager
