@@ -83,10 +83,36 @@ class EngineSettings(msgspec.Struct, frozen=True):
     prefix_cache: bool = True
 
 
+class IdlePolicy(msgspec.Struct, frozen=True):
+    """How warm an idle deployment is kept. Seconds since its last use; None: it never steps down that far.
+
+    ``cold_wait_s``: how long a call may wait while the deployment starts again.
+    """
+
+    asleep_after_s: int | None = None
+    warm_after_s: int | None = None
+    disk_after_s: int | None = None
+    cold_wait_s: int = 30
+
+
+class KeepWarm(msgspec.Struct, frozen=True):
+    """A time of the week, in UTC, during which at least ``min_replicas`` stay ready however idle they are.
+
+    ``days`` counts from 0, Monday. Minutes of the day: ``from_minute`` is the first, ``to_minute`` (up to 1440) is no
+    longer part of it. What goes over midnight takes two.
+    """
+
+    days: tuple[int, ...]
+    from_minute: int
+    to_minute: int
+    min_replicas: int
+
+
 class DeploymentEntry(msgspec.Struct, frozen=True):
     """A name that applications call, and who may call it.
 
-    ``tenant_id`` owns it. ``grants`` maps a tenant id, the owner's included, to its share.
+    ``tenant_id`` owns it. ``grants`` maps a tenant id, the owner's included, to its share. ``min_replicas`` never step
+    down; :func:`kept_replicas` adds the schedules.
     """
 
     id: str
@@ -98,6 +124,8 @@ class DeploymentEntry(msgspec.Struct, frozen=True):
     engine: EngineSettings
     min_replicas: int = 1
     max_replicas: int = 1
+    idle: IdlePolicy = IdlePolicy()
+    schedules: tuple[KeepWarm, ...] = ()
 
 
 class VersionFile(msgspec.Struct, frozen=True):
@@ -109,7 +137,10 @@ class VersionFile(msgspec.Struct, frozen=True):
 
 
 class VersionEntry(msgspec.Struct, frozen=True):
-    """An immutable version of a model. ``digest`` names its content; ``tenant_id`` owns it."""
+    """An immutable version of a model. ``digest`` names its content; ``tenant_id`` owns it.
+
+    ``aliases`` are names of it that move, such as ``stable``.
+    """
 
     id: str
     tenant_id: str
@@ -119,6 +150,7 @@ class VersionEntry(msgspec.Struct, frozen=True):
     files: tuple[VersionFile, ...]
     context_tokens: int
     created_at_ms: int
+    aliases: tuple[str, ...] = ()
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -151,6 +183,8 @@ class CatalogError(ValueError):
     """A snapshot or delta that this reader must not apply."""
 
 
+_EPOCH_WEEKDAY = 3
+"""1 January 1970 was a Thursday."""
 _MAPS = ("tenants", "keys", "deployments", "versions")
 _Entry = TypeVar("_Entry")
 
@@ -232,6 +266,18 @@ def _checked(raw: bytes, kind: type[_Snapshot]) -> _Snapshot:
     if snapshot.schema > SCHEMA:
         raise CatalogError(f"schema {snapshot.schema} is newer than this reader's {SCHEMA}")
     return snapshot
+
+
+def kept_replicas(deployment: DeploymentEntry, unix_s: float) -> int:
+    """Return how many replicas of ``deployment`` stay ready at ``unix_s`` without any demand."""
+    days, second = divmod(int(unix_s), 24 * 3600)
+    weekday, minute = (days + _EPOCH_WEEKDAY) % 7, second // 60
+    scheduled = [
+        window.min_replicas
+        for window in deployment.schedules
+        if weekday in window.days and window.from_minute <= minute < window.to_minute
+    ]
+    return min(max([deployment.min_replicas, *scheduled]), deployment.max_replicas)
 
 
 def callable_names(catalog: Catalog, tenant_id: str, key: KeyEntry | None = None) -> dict[str, DeploymentEntry]:
