@@ -207,6 +207,9 @@ JOB_TICKS: dict[str, int] = {
 }
 """The periodic ones: kind to its interval in seconds."""
 
+VERSION_HOLDERS = ["controlplane.deployments.dependents.of_version"]
+"""Who is asked before a version ends: dotted paths of controlplane.registry.holders.Question."""
+
 # ---------------------------------------------------------------------------------------------------------------- API
 
 REST_FRAMEWORK = {
