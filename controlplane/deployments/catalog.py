@@ -119,12 +119,12 @@ def _versions() -> dict[str, VersionEntry]:
             tenant_id=version.tenant_id,
             model=version.model.name,
             number=version.number,
-            digest=version.digest,
+            digest=version.content.digest,
             files=tuple(
                 VersionFile(name=file.name, sha256=file.artifact.sha256, size_bytes=file.artifact.size_bytes)
                 for file in version.files.all()
             ),
-            context_tokens=version.context_tokens,
+            context_tokens=version.content.context_tokens,
             created_at_ms=int(version.created_at.timestamp() * 1000),
         )
         for version in versions

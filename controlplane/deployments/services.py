@@ -77,8 +77,8 @@ def deploy_version(
     taken = f"A deployment called {name} exists already. Choose another name, or delete it first."
     with refusing("deployment_name_once", taken), acting_as(actor):
         version = _ready_version(actor.tenant, version_id)
-        if settings.max_model_len is not None and settings.max_model_len > version.context_tokens:
-            reason = f"The model has a context of {version.context_tokens} tokens."
+        if settings.max_model_len is not None and settings.max_model_len > version.content.context_tokens:
+            reason = f"The model has a context of {version.content.context_tokens} tokens."
             raise Invalid(reason, fields={"max_model_len": reason})
         _require_fit(version, settings, {}, min_replicas)
         deployment = Deployment.objects.create(
