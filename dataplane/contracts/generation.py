@@ -60,11 +60,19 @@ class SetTenants(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     tenants: dict[str, Share]
 
 
+class ReleasePool(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Give the KV pool back to the machine; refused while there is work. Answered by :class:`PoolChanged`."""
+
+
+class RestorePool(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Make the KV pool again. Answered by :class:`PoolChanged`."""
+
+
 class DumpEngine(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Ask for :class:`EngineDump`."""
 
 
-ToEngine = LoadModel | Submit | AbortSequence | SetTenants | DumpEngine
+ToEngine = LoadModel | Submit | AbortSequence | SetTenants | ReleasePool | RestorePool | DumpEngine
 
 # engine -> server
 
@@ -100,6 +108,10 @@ class TenantLoad(msgspec.Struct, frozen=True):
     num_running: int
     num_waiting: int
     service: float
+
+
+CONVERT = "convert"
+"""The phase of a load in which the version's weights are packed for this node: once per version and node."""
 
 
 class LoadProgress(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -165,6 +177,12 @@ class StepDone(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     tenants: list[TenantLoad] | None = None
 
 
+class PoolChanged(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The pool is released or restored as was asked; else ``error`` says why not."""
+
+    error: str = ""
+
+
 class EngineDump(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Everything a person debugging wants: figures, tenants, and the sequences by id (no text, no token ids)."""
 
@@ -173,7 +191,7 @@ class EngineDump(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     sequences: list[dict[str, str | int | float]]
 
 
-FromEngine = LoadProgress | Loaded | LoadFailed | StepDone | EngineDump
+FromEngine = LoadProgress | Loaded | LoadFailed | StepDone | PoolChanged | EngineDump
 
 # server -> tokenizer child
 

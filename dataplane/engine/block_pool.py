@@ -102,6 +102,11 @@ class BlockPool:
         """Evict what the owner's cache holds above its cap, after the cap was lowered."""
         self._evict(owner, min(owner.held_blocks - owner.cap_blocks, owner.cached_blocks))
 
+    def clear_cache(self) -> None:
+        """Evict everything that is cached: the memory behind the blocks is about to lose its content."""
+        for owner in list(self._caching.values()):
+            self._evict(owner, owner.cached_blocks)
+
     def _evict_others(self, count: int) -> None:
         while count > 0:
             # The first tenant loses blocks until the second is more above its guarantee: exact, without looking at

@@ -270,6 +270,16 @@ class Engine:
             cached_tokens=sequence.cached_tokens or 0,
         )
 
+    def clear_cache(self) -> None:
+        """Forget all cached prefixes: the pool's memory is about to be given back.
+
+        Raises:
+            RuntimeError: requests are running or waiting.
+        """
+        if self._sequences:
+            raise RuntimeError(f"{len(self._sequences)} requests are running or waiting")
+        self._pool.clear_cache()
+
     # tenants
 
     def set_tenants(self, tenants: Mapping[str, Share]) -> None:

@@ -6,6 +6,9 @@
     slot of a token = block id * block_size + offset in the block
 """
 
+import contextlib
+import ctypes
+
 import torch
 from torch import Tensor
 
@@ -27,12 +30,28 @@ class KvPool:
             raise ValueError(f"a KV pool of {num_blocks} blocks of {block_size} tokens is empty")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        shape = (config.num_layers, num_blocks, block_size, 2, config.num_kv_heads, config.head_dim)
+        self._shape = (config.num_layers, num_blocks, block_size, 2, config.num_kv_heads, config.head_dim)
+        self._dtype = dtype
+        self.restore()
+
+    def restore(self) -> None:
+        """Take memory for the blocks, all of which hold garbage.
+
+        Raises:
+            MemoryError: the machine refuses the allocation.
+        """
         try:
-            self.data = torch.empty(shape, dtype=dtype)
+            self.data = torch.empty(self._shape, dtype=self._dtype)
         except RuntimeError as error:
-            raise MemoryError(f"no memory for a KV pool of {num_blocks} blocks of {block_size} tokens") from error
-        self._slots = self.data.view(config.num_layers, num_blocks * block_size, -1)
+            raise MemoryError(
+                f"no memory for a KV pool of {self.num_blocks} blocks of {self.block_size} tokens"
+            ) from error
+        self._slots = self.data.view(self._shape[0], self.num_blocks * self.block_size, -1)
+
+    def release(self) -> None:
+        """Give the memory back to the machine. Nothing may be read or written before :meth:`restore`."""
+        self.data = self._slots = torch.empty(0, dtype=self._dtype)
+        _give_back_freed_memory()
 
     def clear(self, block_ids: Tensor) -> None:
         """Zero whole blocks in all layers."""
@@ -45,3 +64,9 @@ class KvPool:
     def layer(self, layer: int) -> Tensor:
         """Return the blocks of ``layer``: [num_blocks, block_size, 2, kv_heads, head_dim]."""
         return self.data[layer]
+
+
+def _give_back_freed_memory() -> None:
+    """Have the allocator return what it keeps of freed blocks; where it cannot be asked, it does so in its own time."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from dataplane.contracts.catalog import EngineSettings
+from dataplane.contracts.generation import CONVERT
 from dataplane.contracts.model_config import ConfigError, ModelConfig, add_generation_config, parse_config
-from dataplane.engine.runner import Runner
 from dataplane.kernels.linear import kernel_name, packed_linear
 from dataplane.model import runtime_format
 from dataplane.model.checkpoint import Checkpoint, CheckpointError, weight_files
@@ -56,7 +56,7 @@ class LoadedModel:
         """Bytes of one element of the KV pool."""
         return DTYPES[self.kv_dtype].itemsize
 
-    def make_runner(self, num_blocks: int, block_size: int) -> Runner:
+    def make_runner(self, num_blocks: int, block_size: int) -> CpuRunner:
         """Return a runner with a KV pool of its own.
 
         Raises:
@@ -156,7 +156,7 @@ def _attach_or_convert(model_dir: Path, runtime_dir: Path, identity: Identity, p
         nonlocal done_bytes
         tensor = checkpoint.read(name)
         done_bytes += tensor.nbytes
-        progress("convert", done_bytes, checkpoint.total_bytes)
+        progress(CONVERT, done_bytes, checkpoint.total_bytes)
         return tensor
 
     runtime_format.write(folder, identity, packed_tensors(identity.config, identity.dtype, read))

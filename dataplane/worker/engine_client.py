@@ -13,6 +13,7 @@ import structlog
 
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import (
+    CONVERT,
     AbortSequence,
     DumpEngine,
     EngineDump,
@@ -22,6 +23,9 @@ from dataplane.contracts.generation import (
     LoadFailed,
     LoadModel,
     LoadProgress,
+    PoolChanged,
+    ReleasePool,
+    RestorePool,
     SequenceDelta,
     SetTenants,
     StepDone,
@@ -90,6 +94,7 @@ class EngineClient:
     """
 
     def __init__(self) -> None:
+        self.converted = False
         self.imported = asyncio.Event()
         self.lost = asyncio.Event()
         self.progress = 0
@@ -102,6 +107,7 @@ class EngineClient:
         self._feeds: dict[str, SequenceFeed] = {}
         self._loading: asyncio.Future[Loaded] | None = None
         self._dumps: list[asyncio.Future[EngineDump]] = []
+        self._pool_changes: list[asyncio.Future[PoolChanged]] = []
         self._writer: asyncio.StreamWriter | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -192,6 +198,21 @@ class EngineClient:
         """Change the shares."""
         self._send(message)
 
+    async def change_pool(self, message: ReleasePool | RestorePool) -> None:
+        """Release or restore the KV pool, and return when that is done.
+
+        Raises:
+            LoadError: it cannot be, or the process is gone.
+        """
+        waiter: asyncio.Future[PoolChanged] = asyncio.get_running_loop().create_future()
+        self._pool_changes.append(waiter)
+        self._send(message)
+        if self.lost.is_set():
+            raise LoadError("the engine process has ended")
+        changed = await waiter
+        if changed.error:
+            raise LoadError(changed.error)
+
     async def dump(self) -> EngineDump:
         """Return the engine's own dump, after the step that runs.
 
@@ -250,6 +271,7 @@ class EngineClient:
                 for delta in message.deltas:
                     self._deliver(delta)
             case LoadProgress(phase, done_bytes, total_bytes):
+                self.converted = self.converted or phase == CONVERT
                 self.phase = f"{phase} {100 * done_bytes // total_bytes} %" if total_bytes else phase
                 self.imported.set()
             case Loaded(load=load):
@@ -259,6 +281,10 @@ class EngineClient:
             case LoadFailed(reason):
                 if self._loading is not None and not self._loading.done():
                     self._loading.set_exception(LoadError(reason))
+            case PoolChanged():
+                change = self._pool_changes.pop(0)
+                if not change.done():
+                    change.set_result(message)
             case EngineDump():
                 waiter = self._dumps.pop(0)
                 if not waiter.done():
@@ -276,7 +302,10 @@ class EngineClient:
         error = ApiError(Code.REPLICA_LOST, "the model's process ended while it worked on this request; try again")
         self.lost.set()
         self.fail_all(error)
-        waiters: list[asyncio.Future[EngineDump] | asyncio.Future[Loaded]] = [*self._dumps]
+        waiters: list[asyncio.Future[EngineDump] | asyncio.Future[PoolChanged] | asyncio.Future[Loaded]] = [
+            *self._dumps,
+            *self._pool_changes,
+        ]
         if self._loading is not None:
             waiters.append(self._loading)
         for waiter in waiters:

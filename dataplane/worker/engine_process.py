@@ -12,7 +12,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -27,6 +27,9 @@ from dataplane.contracts.generation import (
     LoadFailed,
     LoadModel,
     LoadProgress,
+    PoolChanged,
+    ReleasePool,
+    RestorePool,
     SequenceDelta,
     SetTenants,
     StepDone,
@@ -37,6 +40,7 @@ from dataplane.contracts.generation import (
 from dataplane.contracts.wire import FrameReader, frame
 from dataplane.engine.engine import Engine, Refusal
 from dataplane.engine.runner import Row, RowFailure, Runner
+from dataplane.model.kv_pool import KvPool
 from dataplane.worker.engine_setup import set_up
 
 _log = structlog.get_logger(__name__)
@@ -134,10 +138,11 @@ class Stopwatch:
 class LoadedEngine:
     """An engine with its model: takes the messages that need one, and steps."""
 
-    def __init__(self, channel: Channel, engine: Engine, stopwatch: Stopwatch) -> None:
+    def __init__(self, channel: Channel, engine: Engine, stopwatch: Stopwatch, pool: KvPool) -> None:
         self._channel = channel
         self._engine = engine
         self._stopwatch = stopwatch
+        self._pool = pool
         self._refused: list[SequenceDelta] = []
         self._changed = True
         self._tenants_sent_s = float("-inf")
@@ -158,10 +163,26 @@ class LoadedEngine:
                 self._stopwatch.forget(request_id)
             case SetTenants(tenants):
                 self._set_tenants(tenants)
+            case ReleasePool():
+                self._change_pool(self._release_pool)
+            case RestorePool():
+                self._change_pool(self._pool.restore)
             case DumpEngine():
                 self._channel.send(self._engine.dump())
             case LoadModel():
                 raise RuntimeError("a process that holds a model is never given another")
+
+    def _release_pool(self) -> None:
+        self._engine.clear_cache()
+        self._pool.release()
+
+    def _change_pool(self, change: Callable[[], None]) -> None:
+        try:
+            change()
+        except (MemoryError, RuntimeError) as error:
+            self._channel.send(PoolChanged(error=str(error)))
+        else:
+            self._channel.send(PoolChanged())
 
     def _set_tenants(self, tenants: dict[str, Share]) -> None:
         try:
@@ -245,7 +266,7 @@ def _load(channel: Channel, request: LoadModel) -> LoadedEngine | None:
             load_ms=round((time.perf_counter() - started_s) * 1000),
         )
     )
-    return LoadedEngine(channel, engine, stopwatch)
+    return LoadedEngine(channel, engine, stopwatch, setup.runner.pool)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Runner
 from dataplane.model import loader
+from dataplane.model.cpu_runner import CpuRunner
 
 _STEP_TOKEN_BUDGET = 256
 _MEMORY_SHARE = 0.25
@@ -25,7 +26,7 @@ class Setup(msgspec.Struct, frozen=True):
     """A loaded model and what an engine on it needs."""
 
     request: LoadModel
-    runner: Runner
+    runner: CpuRunner
     config: EngineConfig
     eos_token_ids: tuple[int, ...]
     kernels: str

@@ -14,6 +14,9 @@ class Event(StrEnum):
     LOADED = "loaded"
     VERIFIED = "verified"
     """A real generation went through the serving path."""
+    SLEEP = "sleep"
+    """Told to give back its KV pool and to keep the weights."""
+    WAKE = "wake"
     DRAIN = "drain"
     DRAINED = "drained"
     FAILED = "failed"
@@ -34,6 +37,8 @@ _NEXT: dict[tuple[ReplicaState, Event], ReplicaState] = {
     (ReplicaState.WARM_IDLE, Event.ATTACH): ReplicaState.LOADING,
     (ReplicaState.LOADING, Event.LOADED): ReplicaState.WARMING,
     (ReplicaState.WARMING, Event.VERIFIED): ReplicaState.READY,
+    (ReplicaState.READY, Event.SLEEP): ReplicaState.ASLEEP,
+    (ReplicaState.ASLEEP, Event.WAKE): ReplicaState.WARMING,
     (ReplicaState.DRAINING, Event.DRAINED): ReplicaState.STOPPED,
 }
 _DRAINABLE = (
@@ -42,6 +47,7 @@ _DRAINABLE = (
     ReplicaState.LOADING,
     ReplicaState.WARMING,
     ReplicaState.READY,
+    ReplicaState.ASLEEP,
 )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import structlog
 
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.contracts.generation import LoadModel, SetTenants
+from dataplane.contracts.generation import LoadModel, ReleasePool, RestorePool, SetTenants
 from dataplane.contracts.model_config import ModelConfig, parse_config
 from dataplane.contracts.replica import (
     AbortRequest,
@@ -26,7 +27,9 @@ from dataplane.contracts.replica import (
     Refused,
     ReplicaState,
     SetShares,
+    Sleep,
     Status,
+    Wake,
 )
 from dataplane.engine.tenant_budget import check_shares
 from dataplane.text.client import TokenizerClient
@@ -34,6 +37,7 @@ from dataplane.worker import lifecycle
 from dataplane.worker.doors import Caller
 from dataplane.worker.engine_client import EngineClient, LoadError
 from dataplane.worker.lifecycle import Event, TransitionError
+from dataplane.worker.memory import anonymous_bytes
 
 EXIT_FAILED = 1
 EXIT_ENGINE_LOST = 70
@@ -115,7 +119,8 @@ class Replica:
         if self.state in (ReplicaState.DRAINING, ReplicaState.STOPPED):
             raise ApiError(Code.SHUTTING_DOWN, "this replica is shutting down; try again", retry_after_s=1.0)
         if self.model is None or not lifecycle.may_generate(self.state, verifying=caller.trusted):
-            raise ApiError(Code.MODEL_COLD, "the model is still being loaded; try again", retry_after_s=2.0)
+            what = "is asleep" if self.state is ReplicaState.ASLEEP else "is still being loaded"
+            raise ApiError(Code.MODEL_COLD, f"the model {what}; try again", retry_after_s=2.0)
         attach = self.model.attach
         if caller.deployment_id:
             # The gateway resolved the name; a replica that took another deployment meanwhile must not answer for this.
@@ -164,6 +169,8 @@ class Replica:
             context_tokens=model.context_tokens if model else 0,
             load=self.engine.load,
             tenants=self.engine.tenants,
+            memory_bytes=anonymous_bytes(os.getpid(), self.engine.pid, self.tokenizer.pid or 0),
+            converted=self.engine.converted,
         )
 
     # -- control
@@ -184,6 +191,10 @@ class Replica:
                     self.set_shares(tenants)
                 case MarkReady():
                     self.mark_ready("the fleet saw a generation")
+                case Sleep():
+                    await self.sleep("told to sleep")
+                case Wake():
+                    await self.wake("told to wake")
                 case Drain(deadline_s):
                     self.drain(deadline_s, "told to drain")
                 case AbortRequest(request_id):
@@ -255,6 +266,34 @@ class Replica:
         check_shares(tenants, load.total_blocks, load.block_size)
         self.shares = tenants
         self.engine.set_tenants(SetTenants(tenants=tenants))
+
+    async def sleep(self, cause: str) -> None:
+        """Admit nothing, give the KV pool back and keep the weights; returns when the memory is given back.
+
+        Raises:
+            ValueError: requests are running.
+            TransitionError: the replica is not READY.
+        """
+        if self._requests:  # race: a request came between the fleet's look and its call
+            raise ValueError(f"{self._requests} requests are running")
+        self._advance(Event.SLEEP, cause)
+        await self._change_pool(ReleasePool())
+
+    async def wake(self, cause: str) -> None:
+        """Make the KV pool again; a generation that verifies it is to follow.
+
+        Raises:
+            TransitionError: the replica is not ASLEEP.
+        """
+        self._advance(Event.WAKE, cause)
+        await self._change_pool(RestorePool())
+
+    async def _change_pool(self, message: ReleasePool | RestorePool) -> None:
+        try:
+            await self.engine.change_pool(message)
+        except LoadError as error:
+            # Half asleep is no state to go on from: a fresh process takes its place.
+            self.fail(f"its KV memory cannot be given back or taken again: {error}", EXIT_FAILED)
 
     def drain(self, deadline_s: float, cause: str) -> None:
         """Admit nothing more; :attr:`stopped` is set when what ran has ended, at the latest after ``deadline_s``.

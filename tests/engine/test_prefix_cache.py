@@ -112,3 +112,14 @@ def test_seeds_of_different_tenants_or_versions_differ(tenant: str, version: str
 
 def test_the_seed_needs_the_secret() -> None:
     assert chain_seed(b"one", "acme", "v1") != chain_seed(b"two", "acme", "v1")
+
+
+def test_a_cleared_cache_knows_no_prefix_and_gives_every_block_back() -> None:
+    bench = Bench()
+    for owner in "ab":
+        bench.compute(owner, [0] * 20)
+    assert bench.hit_tokens("a", [0] * 20) == 16
+    bench.pool.clear_cache()
+    assert [bench.hit_tokens(owner, [0] * 20) for owner in "ab"] == [0, 0]
+    assert bench.pool.free_blocks == NUM_BLOCKS
+    bench.pool.check_integrity(tenant.budget for tenant in bench.tenants.values())

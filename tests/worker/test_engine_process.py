@@ -49,7 +49,7 @@ def loaded(recorder: Recorder) -> LoadedEngine:
     stopwatch = Stopwatch(Counting())
     config = EngineConfig(num_blocks=16, max_model_len=64, queue_limit_per_tenant=2)
     engine = Engine(config, stopwatch, {}, salt_secret=b"s", version_digest="v", eos_token_ids=(2,))
-    return LoadedEngine(recorder, engine, stopwatch)  # type: ignore[arg-type]
+    return LoadedEngine(recorder, engine, stopwatch, pool=None)  # type: ignore[arg-type]
 
 
 def submit(request_id: str, max_tokens: int = 40) -> Submit:

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,16 +43,16 @@ def test_a_stopped_replica_never_comes_back(history: list[Event], event: Event) 
 @given(events)
 def test_no_replica_is_ready_twice_or_holds_a_second_model(history: list[Event]) -> None:
     states = run(history)
-    assert states.count(ReplicaState.READY) <= 1
+    assert states.count(ReplicaState.READY) <= 1 + states.count(ReplicaState.ASLEEP)
     assert states.count(ReplicaState.LOADING) <= 1
 
 
 @given(events)
 def test_ready_comes_only_after_a_verified_generation(history: list[Event]) -> None:
     states = run(history)
-    if ReplicaState.READY in states:
-        assert states[states.index(ReplicaState.READY) - 1] is ReplicaState.WARMING
-        assert Event.VERIFIED in history
+    before_ready = [before for before, after in pairwise(states) if after is ReplicaState.READY]
+    assert set(before_ready) <= {ReplicaState.WARMING}
+    assert history.count(Event.VERIFIED) >= len(before_ready)
 
 
 @pytest.mark.parametrize("state", ReplicaState)
