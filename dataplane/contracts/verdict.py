@@ -87,8 +87,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     card: ModelCard = ModelCard()
 
 
-class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """News of one check: it has begun, it has come so far (bytes; 0 where they say nothing), or it is over."""
+class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """News of one check: it has begun, it has come so far (bytes), or it is over."""
 
     check: str
     done_bytes: int = 0

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import stat
+from itertools import islice
 from typing import NamedTuple
 
 from dataplane.inspect import names
@@ -42,6 +43,18 @@ class File(NamedTuple):
             raise Refused(f"it has {self.size_bytes} bytes, the limit is {max_bytes}", "Make it smaller.")
         return self.read(max_bytes)
 
+    def read_into(self, part: memoryview, offset: int) -> None:
+        """Fill ``part`` from ``offset``.
+
+        Raises:
+            Refused: the file ends before.
+        """
+        while part:
+            length = os.preadv(self.fd, [part], offset)
+            if length == 0:
+                raise _changed()
+            part, offset = part[length:], offset + length
+
     def sha256(self) -> str:
         """Return the digest of the content.
 
@@ -53,30 +66,61 @@ class File(NamedTuple):
         while part := os.pread(self.fd, _CHUNK_BYTES, offset):
             digest.update(part)
             offset += len(part)
-        now = os.fstat(self.fd)
-        if (offset, now.st_mtime_ns) != (self.size_bytes, self.changed_ns):
-            raise Refused("it changed while it was read", "Inspect again when nothing writes to the folder.")
+        self.check_unchanged()
         return digest.hexdigest()
+
+    def check_unchanged(self) -> None:
+        """Check that what was read is what is there.
+
+        Raises:
+            Refused: the file changed since it was opened.
+        """
+        now = os.fstat(self.fd)
+        if (now.st_size, now.st_mtime_ns) != (self.size_bytes, self.changed_ns):
+            raise _changed()
+
+
+def _changed() -> Refused:
+    return Refused("it changed while it was read", "Inspect again when nothing writes to the folder.")
+
+
+def folder_bytes(path: str) -> int:
+    """Return the size of what is in a folder, without opening any of it.
+
+    Raises:
+        FolderError: not a folder, or one that cannot be read.
+    """
+    try:
+        with os.scandir(path) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in islice(entries, MAX_FILES))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> FolderError:
+    return FolderError(f"cannot read the folder {shown(path)}: {error.strerror}")
 
 
 def open_files(path: str, refusals: Refusals) -> dict[str, File]:
-    """Open every file of the folder that may be in it; note the others in ``refusals``.
+    """Open every file of the folder that may be in it; note the others in ``refusals``. The caller closes them.
 
     Raises:
         FolderError: not a folder, or one that cannot be read.
     """
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        entries = _entries(folder, refusals)
     except OSError as error:
-        raise FolderError(f"cannot read the folder {shown(path)}: {error.strerror}") from error
+        raise _unreadable(path, error) from error
     files: dict[str, File] = {}
-    for name in sorted(entries):
-        printable = name if name.isascii() and name.isprintable() else shown(name)
-        with refusals.of(printable[:200]):
-            _check_kind(folder, name)
-            names.check_name(name)
-            files[name] = _open(folder, name)
+    try:
+        for name in sorted(_entries(folder, refusals)):
+            printable = name if name.isascii() and name.isprintable() else shown(name)
+            with refusals.of(printable[:200]):
+                _check_kind(folder, name)
+                names.check_name(name)
+                files[name] = _open(folder, name)
+    finally:
+        os.close(folder)
     return files
 
 
@@ -107,6 +151,14 @@ def _open(folder: int, name: str) -> File:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
         raise Refused(f"it cannot be read: {error.strerror}", "Make it readable.") from error
+    try:
+        return _checked(name, fd)
+    except Refused:
+        os.close(fd)
+        raise
+
+
+def _checked(name: str, fd: int) -> File:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise Refused("it is not a file", "Leave it out.")

@@ -1,15 +1,18 @@
 """The checks of a model folder, in order. Each goes on where it can, so that the list of refusals is whole."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dataplane.contracts import strict_json
 from dataplane.contracts.catalog import VersionFile
 from dataplane.contracts.model_config import ConfigError, ModelConfig, add_generation_config, parse_config
-from dataplane.contracts.verdict import Check, CheckState, Verdict
+from dataplane.contracts.verdict import ModelCard, Progress, Verdict
 from dataplane.inspect import checkpoint, names
+from dataplane.inspect.card import read_card, read_text
+from dataplane.inspect.checklist import Checklist, Tell
+from dataplane.inspect.checkpoint import Tensors
 from dataplane.inspect.folder import File, open_files
 from dataplane.inspect.refusals import Refusals, Refused
 from dataplane.text.template import MAX_TEMPLATE_BYTES, TemplateFailed, check_syntax
@@ -21,49 +24,51 @@ _MAX_SMALL_JSON_BYTES = 256 * 1024
 _MAX_DOCUMENT_BYTES = 1024 * 1024
 
 
-def inspect(path: str) -> Verdict:
-    """Judge the folder at ``path``.
+def inspect(path: str, tell: Tell | None = None) -> Verdict:
+    """Judge the folder at ``path``: everything but the trials, which need processes of their own.
+
+    Args:
+        path: the folder.
+        tell: told of each check.
 
     Raises:
         FolderError: it is not a folder, or cannot be read.
     """
-    return _Inspection().run(path)
+    return _Inspection(tell or _nobody).run(path)
+
+
+def _nobody(_news: Progress) -> None:
+    pass
 
 
 class _Inspection:
-    def __init__(self) -> None:
+    def __init__(self, tell: Tell) -> None:
         self.refusals = Refusals()
-        self.checks: list[Check] = []
-
-    @contextmanager
-    def check(self, name: str) -> Iterator[None]:
-        """One line of the checklist: failed when the body adds a refusal."""
-        before = len(self.refusals)
-        yield
-        state = CheckState.PASSED if len(self.refusals) == before else CheckState.FAILED
-        self.checks.append(Check(name, state))
-
-    def skip(self, name: str) -> None:
-        self.checks.append(Check(name, CheckState.NOT_RUN))
+        self.checklist = Checklist(self.refusals, tell)
 
     def run(self, path: str) -> Verdict:
-        with self.check("files"):
+        with self.checklist.check("files"):
             files = open_files(path, self.refusals)
             for name in names.REQUIRED:
                 if name not in files and not self.refusals.about(name):
                     self.refusals.add(name, "it is missing", "Give the folder that save_pretrained wrote.")
-            self._check_documents(files)
+        try:
+            return self._judged(files)
+        finally:
+            for file in files.values():
+                os.close(file.fd)
+
+    def _judged(self, files: Mapping[str, File]) -> Verdict:
+        card = self._card(files)
         config = self._config(files)
-        with self.check("weights"):
+        with self.checklist.check("weights"):
             tensors = checkpoint.read_weights(files, self.refusals)
-        if config is None or self.checks[-1].state is not CheckState.PASSED:
-            self.skip("tensors")
-        else:
-            with self.check("tensors"), self.refusals.of(""):
+        if config is not None and self.checklist.passed("weights"):
+            with self.checklist.check("tensors"), self.refusals.of(""):
                 checkpoint.check_tensors(config, tensors)
         self._check_tokenizer(files, config)
         has_template = self._check_template(files)
-        listed = self._digests(files)
+        listed = self._contents(files, tensors)
         stored = [tensor for file_tensors in tensors.values() for tensor in file_tensors.values()]
         return Verdict(
             refusals=self.refusals.all(),
@@ -72,20 +77,26 @@ class _Inspection:
             num_parameters=sum(math.prod(tensor.shape) for tensor in stored),
             weight_bytes=sum(tensor.end - tensor.begin for tensor in stored),
             has_chat_template=has_template,
-            checks=tuple(self.checks),
+            checks=self.checklist.all(),
+            weight_dtypes=tuple(sorted({_DTYPES[tensor.dtype] for tensor in stored})),
+            card=card,
         )
 
-    def _check_documents(self, files: Mapping[str, File]) -> None:
-        for name in names.DOCUMENTS & files.keys():
-            with self.refusals.of(name):
-                _check_text(files[name], _MAX_DOCUMENT_BYTES)
+    def _card(self, files: Mapping[str, File]) -> ModelCard:
+        texts: dict[str, str] = {}
+        with self.checklist.check("documents"):
+            for name in sorted(names.DOCUMENTS & files.keys()):
+                with self.refusals.of(name):
+                    texts[name] = read_text(files[name].read_all(_MAX_DOCUMENT_BYTES))
+        readme = next((texts[name] for name in names.READMES if name in texts), "")
+        license_text = next((texts[name] for name in names.LICENSES if name in texts), "")
+        return read_card(readme, license_text)
 
     def _config(self, files: Mapping[str, File]) -> ModelConfig | None:
         if names.CONFIG not in files:
-            self.skip("config")
             return None
         config: ModelConfig | None = None
-        with self.check("config"):
+        with self.checklist.check("config"):
             with self.refusals.of(names.CONFIG):
                 raw = files[names.CONFIG].read_all(_MAX_SMALL_JSON_BYTES)
                 config = _configured(lambda: parse_config(raw))
@@ -98,9 +109,8 @@ class _Inspection:
 
     def _check_tokenizer(self, files: Mapping[str, File], config: ModelConfig | None) -> None:
         if names.TOKENIZER not in files:
-            self.skip("tokenizer")
             return
-        with self.check("tokenizer"), self.refusals.of(names.TOKENIZER):
+        with self.checklist.check("tokenizer"), self.refusals.of(names.TOKENIZER):
             try:
                 size = read_vocabulary(files[names.TOKENIZER].read_all(MAX_FILE_BYTES)).size
             except TokenizerRefused as error:
@@ -114,7 +124,7 @@ class _Inspection:
     def _check_template(self, files: Mapping[str, File]) -> bool:
         settings: dict[str, Any] = {}
         source: str | None = None
-        with self.check("chat_template"):
+        with self.checklist.check("chat_template"):
             for name in SETTINGS:
                 if name in files:
                     with self.refusals.of(name):
@@ -130,17 +140,34 @@ class _Inspection:
                     raise Refused(str(error), "Give a chat template that transformers renders.") from error
         return source is not None
 
-    def _digests(self, files: Mapping[str, File]) -> tuple[VersionFile, ...]:
-        """The digest of each file; not of a folder that is refused already, since large files take minutes."""
+    def _contents(self, files: Mapping[str, File], tensors: Mapping[str, Tensors]) -> tuple[VersionFile, ...]:
+        """The digest of each file, and of weights a look at every element in the same reading.
+
+        Not of a folder that is refused already, since large files take minutes.
+        """
         if self.refusals:
-            self.skip("digests")
             return ()
-        listed: list[VersionFile] = []
-        with self.check("digests"):
-            for name, file in sorted(files.items()):
+        from dataplane.inspect import finite  # noqa: PLC0415 - numpy, which no folder needs that is refused before
+
+        digests: dict[str, str] = {}
+        total_bytes = sum(files[name].size_bytes for name in tensors)
+        with self.checklist.check("finite"):
+            count = self.checklist.counter("finite", total_bytes)
+            for name in sorted(tensors):
                 with self.refusals.of(name):
-                    listed.append(VersionFile(name=name, sha256=file.sha256(), size_bytes=file.size_bytes))
-        return tuple(listed)
+                    digests[name] = finite.scan(files[name], tensors[name], count)
+        if self.refusals:
+            return ()
+        with self.checklist.check("digests"):
+            for name in files.keys() - tensors.keys():
+                with self.refusals.of(name):
+                    digests[name] = files[name].sha256()
+        if self.refusals:
+            return ()
+        return tuple(VersionFile(name, digests[name], files[name].size_bytes) for name in sorted(files))
+
+
+_DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 
 
 def _configured(read: Callable[[], ModelConfig]) -> ModelConfig:
@@ -158,13 +185,3 @@ def _settings(file: File) -> dict[str, Any]:
     if settings.get("auto_map") is not None:
         raise Refused("auto_map names code to run, and no code of a model folder is ever run", "Remove auto_map.")
     return settings
-
-
-def _check_text(file: File, max_bytes: int) -> None:
-    raw = file.read_all(max_bytes)
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Refused("it is not UTF-8 text", "Save it as UTF-8.") from error
-    if "\0" in text:
-        raise Refused("it has NUL characters, so it is not text", "Save it as UTF-8.")

@@ -12,7 +12,9 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
-DOCUMENTS = frozenset({"README", "README.md", "README.txt", "LICENSE", "LICENSE.md", "LICENSE.txt"})
+READMES = ("README.md", "README", "README.txt")
+LICENSES = ("LICENSE", "LICENSE.md", "LICENSE.txt")
+DOCUMENTS = frozenset({*READMES, *LICENSES})
 REQUIRED = (CONFIG, TOKENIZER)
 
 SHARD = re.compile(r"model-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors", re.ASCII)

@@ -18,18 +18,22 @@ class Refused(Exception):
 
 
 class Refusals:
-    """The list so far, at most :data:`MAX_REFUSALS`."""
+    """The list so far. All are counted, the first :data:`MAX_REFUSALS` are kept."""
 
     def __init__(self) -> None:
         self._found: list[Refusal] = []
+        self._count = 0
+        self._last: Refusal | None = None
 
     def __len__(self) -> int:
-        return len(self._found)
+        return self._count
 
     def add(self, file: str, reason: str, mend: str) -> None:
         """Note one thing that is wrong with ``file``, "" for the folder as a whole."""
+        self._last = Refusal(file=file, reason=reason, mend=mend)
+        self._count += 1
         if len(self._found) < MAX_REFUSALS:
-            self._found.append(Refusal(file=file, reason=reason, mend=mend))
+            self._found.append(self._last)
 
     def about(self, file: str) -> bool:
         """Say whether something is wrong with ``file`` already."""
@@ -42,6 +46,16 @@ class Refusals:
             yield
         except Refused as error:
             self.add(file, error.reason, error.mend)
+
+    def since(self, count: int) -> tuple[str, str]:
+        """Return reason and mend of what was found after the first ``count``, for one line of a checklist."""
+        added = self._count - count
+        if not added or self._last is None:
+            return "", ""
+        first = self._found[count] if count < len(self._found) else self._last
+        where = f"{first.file}: " if first.file else ""
+        more = f", and {added - 1} more" if added > 1 else ""
+        return f"{where}{first.reason}{more}", first.mend
 
     def all(self) -> tuple[Refusal, ...]:
         """Return the list."""

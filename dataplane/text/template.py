@@ -99,16 +99,18 @@ class ChatTemplate:
     Args:
         source: the template's text.
         variables: what every rendering sees besides the messages: ``bos_token`` and its like.
+        cpu_s: processor time that compiling it and each rendering may take.
 
     Raises:
         TemplateFailed: it does not compile within the limits.
     """
 
-    def __init__(self, source: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, source: str, variables: Mapping[str, str], cpu_s: float = RENDER_CPU_S) -> None:
         if len(source.encode("utf-8", "surrogatepass")) > MAX_TEMPLATE_BYTES:
             raise TemplateFailed(f"the chat template is longer than {MAX_TEMPLATE_BYTES} bytes")
         self._variables = dict(variables)
-        with _as_failure(), _cpu_limit(RENDER_CPU_S):
+        self._cpu_s = cpu_s
+        with _cpu_limit(cpu_s):
             self._template = _environment().from_string(source)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -125,7 +127,7 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": True,
         }
-        with _as_failure(), _cpu_limit(RENDER_CPU_S):
+        with _cpu_limit(self._cpu_s):
             for part in self._template.generate(**self._variables, **context):
                 length += len(part)
                 if length > MAX_RENDERED_CHARS:
@@ -141,8 +143,6 @@ def _as_failure() -> Iterator[None]:
         yield
     except TemplateFailed:
         raise
-    except _OutOfTime:
-        raise TemplateFailed(f"the chat template took more than {RENDER_CPU_S:g} s") from None
     except MemoryError:
         raise TemplateFailed("the chat template took too much memory") from None
     except RecursionError:
@@ -155,7 +155,11 @@ def _as_failure() -> Iterator[None]:
 
 @contextmanager
 def _cpu_limit(seconds: float) -> Iterator[None]:
-    """Raise in this thread, the main one, after ``seconds`` of processor time of the process."""
+    """End the body, in the main thread, after ``seconds`` of processor time of the process.
+
+    Raises:
+        TemplateFailed: for that, and for whatever else a template does wrong.
+    """
 
     def expire(_signal: int, _frame: FrameType | None) -> None:
         raise _OutOfTime
@@ -163,7 +167,10 @@ def _cpu_limit(seconds: float) -> Iterator[None]:
     before = signal.signal(signal.SIGPROF, expire)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        yield
+        with _as_failure():
+            yield
+    except _OutOfTime:
+        raise TemplateFailed(f"the chat template took more than {seconds:g} s") from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from dataplane.contracts import strict_json
 from dataplane.contracts.errors import Code
 from dataplane.text.detokenize import Detokenizer, TextStream
-from dataplane.text.template import MAX_TEMPLATE_BYTES, ChatTemplate, TemplateFailed
+from dataplane.text.template import MAX_TEMPLATE_BYTES, RENDER_CPU_S, ChatTemplate, TemplateFailed
 from dataplane.text.template_source import MAX_SETTINGS_BYTES, SETTINGS, named_tokens, template_source
 from dataplane.text.tokenizer_components import TokenizerRefused
 from dataplane.text.tokenizer_schema import MAX_FILE_BYTES, read_vocabulary
@@ -53,11 +53,15 @@ _messages: Final = msgspec.json.Decoder(list[Message])
 class ModelTokenizer:
     """The tokenizer and the template of one model folder.
 
+    Args:
+        model_dir: the folder.
+        with_template: whether to load the template too.
+
     Raises:
         TextFailed: the tokenizer or the template is not one we load.
     """
 
-    def __init__(self, model_dir: Path) -> None:
+    def __init__(self, model_dir: Path, *, with_template: bool = True) -> None:
         raw = _read(model_dir / "tokenizer.json", MAX_FILE_BYTES)
         if raw is None:
             raise TextFailed(Code.TOKENIZER_FAILED, "the model folder has no tokenizer.json")
@@ -72,7 +76,7 @@ class ModelTokenizer:
         self._longest_token_bytes = self._detokenizer.longest_token_bytes
         self._specials_begin = tuple({special[:n] for special in self._specials for n in range(1, len(special))})
         self._specials_end = tuple({special[-n:] for special in self._specials for n in range(1, len(special))})
-        self._template = _load_template(model_dir)
+        self._template = load_template(model_dir) if with_template else None
 
     def stream(self) -> TextStream:
         """Return a fresh decoding stream."""
@@ -244,7 +248,16 @@ def _read(path: Path, max_bytes: int) -> bytes | None:
     return raw
 
 
-def _load_template(model_dir: Path) -> ChatTemplate | None:
+def load_template(model_dir: Path, cpu_s: float = RENDER_CPU_S) -> ChatTemplate | None:
+    """Return the chat template of a folder, None where there is none.
+
+    Args:
+        model_dir: the folder.
+        cpu_s: processor time that compiling it and each rendering may take.
+
+    Raises:
+        TextFailed: the template, or the files that name it, cannot be used.
+    """
     settings: dict[str, Any] = {}
     for name in SETTINGS:
         raw = _read(model_dir / name, MAX_SETTINGS_BYTES)
@@ -255,6 +268,6 @@ def _load_template(model_dir: Path) -> ChatTemplate | None:
                 raise TextFailed(Code.TOKENIZER_FAILED, f"{name}: {error}") from error
     try:
         source = template_source(_read(model_dir / "chat_template.jinja", MAX_TEMPLATE_BYTES), settings)
-        return None if source is None else ChatTemplate(source, named_tokens(settings))
+        return None if source is None else ChatTemplate(source, named_tokens(settings), cpu_s)
     except TemplateFailed as error:
         raise TextFailed(Code.TEMPLATE_FAILED, str(error)) from error
