@@ -31,8 +31,16 @@ _TENANT_ITEMS = (
     ("Deployments", "console:deployments", Permission.DEPLOYMENTS_READ),
     ("API keys", "console:keys", Permission.KEYS_READ),
     ("Usage", "console:usage", Permission.USAGE_READ),
+    ("Members", "console:members", Permission.MEMBERS_READ),
+    ("Audit", "console:audit", Permission.AUDIT_READ),
 )
-_PLATFORM_ITEMS = (("Fleet", "console:fleet"), ("Tenants", "console:tenants"))
+_PLATFORM_ITEMS = (
+    ("Fleet", "console:fleet"),
+    ("Tenants", "console:tenants"),
+    ("Audit", "console:platform-audit"),
+)
+_ACCOUNT = "/account/"
+"""The pages of one's own account: of no tenant, but with the frame around them."""
 
 
 def frame(request: HttpRequest) -> dict[str, Any]:
@@ -40,9 +48,10 @@ def frame(request: HttpRequest) -> dict[str, Any]:
     theme = request.COOKIES.get(THEME_COOKIE, AUTO)
     actor: Actor | None = getattr(request, "actor", None)
     context: dict[str, Any] = {"theme": theme if theme in THEMES else AUTO, "themes": THEMES, "actor": actor}
-    if actor is not None and request.user.is_authenticated and not request.headers.get("HX-Request"):
+    has_frame = actor is not None or request.path.startswith(_ACCOUNT)
+    if has_frame and request.user.is_authenticated and not request.headers.get("HX-Request"):
         context["nav_tenants"] = [member.tenant for member in memberships(request.user)]
-        context["nav_items"] = _tenant_items(request, actor)
+        context["nav_items"] = _tenant_items(request, actor) if actor is not None else []
         context["nav_platform"] = _platform_items(request) if request.user.is_platform_admin else []
     return context
 

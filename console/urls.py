@@ -2,13 +2,27 @@
 
 from django.urls import path
 
-from console.views import deployments, entry, home, keys, platform, playground, usage
+from console.views import (
+    account,
+    audit,
+    deployments,
+    entry,
+    home,
+    invitations,
+    keys,
+    members,
+    platform,
+    playground,
+    usage,
+)
 
 app_name = "console"
 
 urlpatterns = [
     path("", entry.enter, name="enter"),
     path("theme", entry.set_theme, name="theme"),
+    path("account/you", account.account, name="account"),
+    path("invitations/<slug:token>", invitations.invitation, name="invitation"),
     path("t/<slug:tenant>/", home.home, name="home"),
     path("t/<slug:tenant>/playground", playground.playground, name="playground"),
     path("t/<slug:tenant>/playground/stream", playground.stream, name="playground-stream"),
@@ -21,7 +35,17 @@ urlpatterns = [
     path("t/<slug:tenant>/keys/<slug:key_id>/roll", keys.roll, name="key-roll"),
     path("t/<slug:tenant>/keys/<slug:key_id>/revoke", keys.revoke, name="key-revoke"),
     path("t/<slug:tenant>/usage", usage.usage, name="usage"),
+    path("t/<slug:tenant>/members", members.index, name="members"),
+    path("t/<slug:tenant>/members/invite", members.invite, name="member-invite"),
+    path("t/<slug:tenant>/members/leave", members.leave, name="member-leave"),
+    path("t/<slug:tenant>/members/<slug:user_id>/role", members.role, name="member-role"),
+    path("t/<slug:tenant>/members/<slug:user_id>/remove", members.remove, name="member-remove"),
+    path(
+        "t/<slug:tenant>/invitations/<slug:invitation_id>/revoke", members.revoke_invitation, name="invitation-revoke"
+    ),
+    path("t/<slug:tenant>/audit", audit.audit, name="audit"),
     path("platform/fleet", platform.fleet, name="fleet"),
+    path("platform/audit", audit.platform_audit, name="platform-audit"),
     path("platform/tenants", platform.tenants, name="tenants"),
     path("platform/tenants/<slug:slug>/limits", platform.limits, name="tenant-limits"),
     path("platform/tenants/<slug:slug>/suspend", platform.suspend, name="tenant-suspend"),

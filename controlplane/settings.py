@@ -49,6 +49,16 @@ def _secret_bytes(name: str) -> bytes:
     return raw
 
 
+def _store_url() -> str:
+    url = os.environ.get("PAGODA_STORE_URL", "")
+    parts = urlsplit(url)
+    if url and not ((parts.scheme == "s3" and parts.netloc) or (parts.scheme == "file" and parts.path.startswith("/"))):
+        raise ImproperlyConfigured(
+            f"PAGODA_STORE_URL is {url!r}. Set it to file:///FOLDER or s3://BUCKET/PREFIX, or leave it empty."
+        )
+    return url
+
+
 def _peppers() -> dict[str, bytes]:
     try:
         return dict(parse_peppers(os.environ["PAGODA_KEY_PEPPERS"]))
@@ -57,10 +67,16 @@ def _peppers() -> dict[str, bytes]:
 
 
 PAGODA_HOME = Path(os.environ.get("PAGODA_HOME") or BASE_DIR / "var")
+PAGODA_STORE_URL = _store_url()
+"""Where files of models are kept; empty is the folder ``store`` of ``PAGODA_HOME``."""
+PAGODA_S3_ENDPOINT = os.environ.get("PAGODA_S3_ENDPOINT", "").rstrip("/")
+"""The URL of a server with the S3 protocol that is not Amazon's."""
+PAGODA_UPLOAD_PART_BYTES = 8 * 1024 * 1024
 PAGODA_KEY_PEPPERS = _peppers()
 PAGODA_INTERNAL_SECRET = os.environ["PAGODA_INTERNAL_SECRET"]
 PAGODA_PLAYGROUND_SECRET = _secret_bytes("PAGODA_PLAYGROUND_SECRET")
 PAGODA_GATEWAY_URL = os.environ.get("PAGODA_GATEWAY_URL", "http://127.0.0.1:8001").rstrip("/")
+PAGODA_FLEET_URL = os.environ.get("PAGODA_FLEET_URL", "http://127.0.0.1:8002").rstrip("/")
 PAGODA_SIGNUP_OPEN = _flag("PAGODA_SIGNUP_OPEN")
 """False: an account is made by invitation only."""
 
@@ -96,6 +112,7 @@ INSTALLED_APPS = [
     "allauth",
     "allauth.account",
     "allauth.mfa",
+    "allauth.usersessions",
 ]
 
 MIDDLEWARE = [
@@ -198,17 +215,22 @@ JOB_HANDLERS: dict[str, str] = {
     "jobs.prune": "controlplane.jobs.prune.prune",
     "metering.roll_up": "controlplane.metering.jobs.roll_up",
     "metering.settle_abandoned": "controlplane.metering.jobs.settle_abandoned",
+    "registry.collect": "controlplane.registry.gc.collect",
+    "registry.validate": "controlplane.registry.validation.validate",
 }
 """The closed set of job kinds: kind to the dotted path of its handler (controlplane.jobs.run.Handler)."""
 JOB_TICKS: dict[str, int] = {
     "jobs.prune": 3600,
     "metering.roll_up": 5,
     "metering.settle_abandoned": 10,
+    "registry.collect": 60,
 }
 """The periodic ones: kind to its interval in seconds."""
 
 VERSION_HOLDERS = ["controlplane.deployments.dependents.of_version"]
 """Who is asked before a version ends: dotted paths of controlplane.registry.holders.Question."""
+VALIDATION_DEVICES = "controlplane.deployments.devices.of_fleet"
+"""Who says what a version can run on: the dotted path of controlplane.registry.validation_steps.Devices."""
 
 # ---------------------------------------------------------------------------------------------------------------- API
 
@@ -255,7 +277,8 @@ ACCOUNT_PASSWORD_RESET_BY_CODE_ENABLED = True
 ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = True
 ACCOUNT_REAUTHENTICATION_TIMEOUT = 300
-ACCOUNT_RATE_LIMITS = {"login": "30/m/ip", "login_failed": "10/m/ip,5/300s/key"}
+SIGN_IN_LOCK_S = 300
+ACCOUNT_RATE_LIMITS = {"login": "30/m/ip", "login_failed": f"10/m/ip,5/{SIGN_IN_LOCK_S}s/key"}
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Pagoda"
 
@@ -271,6 +294,8 @@ CSRF_COOKIE_SECURE = bool(_tls_hosts)
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in _tls_hosts]
 
 _smtp = urlsplit(os.environ.get("PAGODA_SMTP_URL", ""))
+PAGODA_SENDS_MAIL = bool(_smtp.hostname)
+"""False: letters are kept in files, and whoever invites passes the link on."""
 DEFAULT_FROM_EMAIL = os.environ.get("PAGODA_EMAIL_FROM", "pagoda@localhost")
 if _smtp.hostname:
     EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
@@ -291,6 +316,16 @@ SECURE_HSTS_SECONDS = 365 * 24 * 3600 if _tls_hosts else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = bool(_tls_hosts)
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _tls_hosts else None
 X_FRAME_OPTIONS = "DENY"
+
+
+def _store_origins() -> list[str]:
+    """Name the object store, to which a browser sends the parts of an upload itself."""
+    if not PAGODA_STORE_URL.startswith("s3:"):
+        return []
+    endpoint = urlsplit(PAGODA_S3_ENDPOINT or "https://*.amazonaws.com")
+    return [f"{endpoint.scheme}://{endpoint.netloc}"]
+
+
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": [NONE],
@@ -298,7 +333,7 @@ CONTENT_SECURITY_POLICY = {
         "style-src": [SELF],
         "img-src": [SELF, "data:"],
         "font-src": [SELF],
-        "connect-src": [SELF],
+        "connect-src": [SELF, *_store_origins()],
         "manifest-src": [SELF],
         "form-action": [SELF],
         "frame-ancestors": [NONE],

@@ -100,6 +100,11 @@ def invitee_actor(user: User, tenant: Tenant) -> Actor:
     return Actor(kind=ActorKind.USER, id=user.id, label=user.email, permissions=frozenset(), home=tenant, user=user)
 
 
+def person_actor(user: User) -> Actor:
+    """Return ``user`` acting on its own account, which belongs to no tenant: the platform's chain keeps the change."""
+    return Actor(kind=ActorKind.USER, id=user.id, label=user.email, permissions=frozenset(), user=user)
+
+
 def key_actor(key: ApiKey) -> Actor:
     """Return ``key`` acting in its tenant. That the key is live and its secret right was checked before."""
     permissions = frozenset[Permission]().union(*(SCOPE_PERMISSIONS[Scope(scope)] for scope in key.scopes))

@@ -1,5 +1,6 @@
 """Tenants, the people and keys that act for them, their limits, and the journal of every change."""
 
+import hashlib
 from typing import Any, ClassVar
 
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
@@ -128,7 +129,17 @@ class Invitation(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.email} to {self.tenant_id}"
+        return self.email
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was neither accepted nor revoked."""
+        return self.accepted_at is None and self.revoked_at is None
+
+    @staticmethod
+    def digest_of(token: str) -> str:
+        """Return what is stored of a link's token."""
+        return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
 class KeyKind(models.TextChoices):
@@ -238,7 +249,7 @@ class Quota(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"the limits of {self.key_id or self.tenant_id}"
+        return f"the limits of {self.key.name if self.key else self.tenant.slug}"
 
     @property
     def limits(self) -> Limits:

@@ -1,5 +1,11 @@
 """What may be read, by whom. Each returns plain lists, read within the actor's transaction."""
 
+from collections.abc import Collection
+from datetime import datetime
+
+from django.db.models import Q
+from django.utils import timezone
+
 from dataplane.contracts.catalog import KeyEntry, KeySecret, Limits, TenantEntry
 from tenants.actor import Actor, looking_up, reading_as, require
 from tenants.errors import NotFound
@@ -22,12 +28,42 @@ def list_members(*, actor: Actor) -> list[Member]:
         return list(Member.objects.for_tenant(actor.tenant).select_related("user").order_by("user__email"))
 
 
+def get_member(*, actor: Actor, user_id: str) -> Member:
+    """Return one member of the actor's tenant, with its user.
+
+    Raises:
+        NotFound: there is none.
+    """
+    require(actor, Permission.MEMBERS_READ)
+    with reading_as(actor):
+        member = Member.objects.for_tenant(actor.tenant).select_related("user").filter(user_id=user_id).first()
+    if member is None:
+        raise NotFound("There is no such member.")
+    return member
+
+
 def list_invitations(*, actor: Actor) -> list[Invitation]:
     """Return the invitations that are neither accepted nor revoked, newest first."""
     require(actor, Permission.MEMBERS_READ)
     with reading_as(actor):
         invitations = Invitation.objects.for_tenant(actor.tenant).filter(accepted_at=None, revoked_at=None)
         return list(invitations.order_by("-created_at"))
+
+
+def find_invitation(*, token: str) -> Invitation:
+    """Return the invitation whose link has ``token``, with its tenant: the link is all that a visitor needs.
+
+    It may have been accepted or revoked; ``is_open`` says so.
+
+    Raises:
+        NotFound: there is none, or it has run out.
+    """
+    digest = Invitation.digest_of(token)
+    with looking_up(lookup=digest):
+        found = Invitation.objects.select_related("tenant", "invited_by").filter(token_digest=digest).first()
+    if found is None or found.expires_at <= timezone.now():
+        raise NotFound("This invitation does not exist or has run out. Ask for a new one.")
+    return found
 
 
 def list_keys(*, actor: Actor) -> list[ApiKey]:
@@ -83,13 +119,35 @@ def get_tenant(*, actor: Actor, slug: str) -> Tenant:
     return tenant
 
 
-def list_audit(*, actor: Actor, before_sequence: int | None = None) -> list[AuditEvent]:
-    """Return a page of the actor's chain, newest first: the tenant's, or the platform's for a platform actor."""
+def list_audit(
+    *,
+    actor: Actor,
+    before_sequence: int | None = None,
+    since: datetime | None = None,
+    verbs: Collection[str] | None = None,
+    actor_label: str = "",
+) -> list[AuditEvent]:
+    """Return a page of the actor's chain, newest first: the tenant's, or the platform's for a platform actor.
+
+    Args:
+        actor: whose chain.
+        before_sequence: where the page before ended.
+        since: nothing older than this.
+        verbs: only of these; what stands before a dot names all that it begins, such as ``key.``.
+        actor_label: only what somebody did whose label has this in it.
+    """
     require(actor, Permission.AUDIT_READ if actor.home is not None else Permission.PLATFORM_AUDIT)
+    wanted = Q()
+    for verb in verbs or ():
+        wanted |= Q(verb__startswith=verb) if verb.endswith(".") else Q(verb=verb)
     with reading_as(actor):
-        events = AuditEvent.objects.filter(tenant=actor.home).order_by("-sequence")
+        events = AuditEvent.objects.filter(wanted, tenant=actor.home).order_by("-sequence")
         if before_sequence is not None:
             events = events.filter(sequence__lt=before_sequence)
+        if since is not None:
+            events = events.filter(at__gte=since)
+        if actor_label:
+            events = events.filter(actor_label__icontains=actor_label)
         return list(events[:AUDIT_PAGE_ROWS])
 
 

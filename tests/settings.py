@@ -25,3 +25,4 @@ with mock.patch.dict(os.environ, _others | TEST_ENVIRONMENT, clear=True):
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a test signs in; it does not guard a password
 ALLOWED_HOSTS = ["testserver", "127.0.0.1", "localhost"]
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+PAGODA_SENDS_MAIL = True  # into an outbox that tests read

@@ -64,6 +64,12 @@ def limit(value: int | None) -> str:
 
 
 @register.filter
+def cost(microusd: int, is_priced: bool) -> str:
+    """What was charged. Without any price nothing is, which is not the same as being free."""
+    return usd(microusd) if microusd or is_priced else "no price set"
+
+
+@register.filter
 def usd(microusd: int) -> str:
     """Micro-USD as dollars: two places from one dollar, four below, and never 0 for something."""
     if microusd == 0:

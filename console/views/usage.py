@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET
 
 from console import charts
 from console.access import member_page
+from console.choices import chosen
 from controlplane.deployments import selectors as deployments
 from controlplane.metering import selectors as metering
 from controlplane.metering.selectors import Dimension
@@ -61,12 +62,6 @@ def usage(request: HttpRequest, actor: Actor) -> HttpResponse:
 
 
 _SUMMED = ("requests", "failed_requests", "prompt_tokens", "completion_tokens", "charge_microusd")
-
-
-def chosen(request: HttpRequest, name: str, choices: Mapping[str, object], default: str) -> str:
-    """Return the choice that the URL makes, or the default where it makes none that exists."""
-    value = request.GET.get(name, default)
-    return value if value in choices else default
 
 
 def first_moment(until: datetime, span: timedelta, unit: Dimension) -> datetime:

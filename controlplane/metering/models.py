@@ -84,7 +84,7 @@ class Price(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.deployment_id or 'default'} from {self.effective_from:%Y-%m-%d %H:%M}"
+        return f"{self.deployment_id or 'every deployment'} from {self.effective_from:%Y-%m-%d %H:%M}"
 
     @property
     def tokens(self) -> TokenPrice:

@@ -7,8 +7,9 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
-from django.db.models import Count, F, Q, QuerySet, Sum
-from django.db.models.functions import TruncDay
+from django.contrib.postgres.aggregates import BoolOr
+from django.db.models import Count, Exists, F, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce, TruncDay
 from django.utils import timezone
 
 from controlplane.metering.models import Price, RejectedRecord, SpoolRecord, UsageHour, UsageRow
@@ -60,6 +61,13 @@ _SUMS = [field for field in UsageLine.__dataclass_fields__ if field != "label"]
 
 
 @dataclass(frozen=True, slots=True)
+class Month(UsageLine):
+    """The line of a month. ``is_priced`` says whether any price has ever been set: without one nothing costs."""
+
+    is_priced: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RequestDetail:
     """One request: its row, and the records it was settled from, in the order they were written."""
 
@@ -89,14 +97,18 @@ def usage(*, actor: Actor, since: datetime, until: datetime, by: Dimension) -> l
         return [UsageLine(label=_label(line["value"]), **{name: line[name] for name in _SUMS}) for line in lines]
 
 
-def month_usage(*, actor: Actor, now: datetime | None = None) -> UsageLine:
+def month_usage(*, actor: Actor, now: datetime | None = None) -> Month:
     """Return what the actor's tenant (or, for the platform, everybody) has used in this UTC month."""
     require(actor, Permission.USAGE_READ)
     moment = now or timezone.now()
     start = moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     with reading_as(actor):
-        total = _hours(actor).filter(hour__gte=start, hour__lte=moment).aggregate(**{name: Sum(name) for name in _SUMS})
-    return UsageLine(label=start.isoformat(), **{name: total[name] or 0 for name in _SUMS})
+        total = _hours(actor).filter(hour__gte=start, hour__lte=moment).aggregate(
+            is_priced=Coalesce(BoolOr(Exists(Price.objects.all())), Exists(Price.objects.all())),  # with no hour, too
+            **{name: Sum(name) for name in _SUMS},
+        )  # fmt: skip
+    sums = {name: total[name] or 0 for name in _SUMS}
+    return Month(label=start.isoformat(), is_priced=total["is_priced"], **sums)
 
 
 def last_minute(*, actor: Actor) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from dataplane.contracts.usage import Outcome, Source, UsageReceipt, UsageRecord
 from tenants import audit
 from tenants.actor import Actor, acting_as, require
 from tenants.chain import Json
+from tenants.conflicts import refusing
 from tenants.errors import Invalid
 from tenants.models import Tenant
 from tenants.roles import Permission
@@ -39,6 +40,8 @@ SILENT_GRACE_S = 15 * 60
 """How long a request may say nothing at all: a living one makes a record every few seconds."""
 SWEEP_ROWS = 500
 ROLL_UP_HOURS = 200
+MAX_PRICE_MICROUSD = 10**12
+"""A million USD for a million tokens: above it somebody has mistyped."""
 
 _STORED = tuple(
     field for field in Settlement.__struct_fields__ if field not in ("request_id", "started_at_ms", "ended_at_ms")
@@ -114,26 +117,46 @@ def roll_up(*, actor: Actor) -> int:
 
 
 def set_price(
-    *, actor: Actor, input_microusd: int, output_microusd: int, effective_from: datetime, deployment_id: str = ""
+    *,
+    actor: Actor,
+    input_microusd: int,
+    output_microusd: int,
+    effective_from: datetime | None = None,
+    deployment_id: str = "",
 ) -> Price:
     """Set the price per million tokens from a moment on, for one deployment or (empty) for all without their own.
 
+    Args:
+        actor: runs the platform.
+        input_microusd: of a million tokens that are read.
+        output_microusd: of a million tokens that are made.
+        effective_from: requests that begin from then on cost it; None is now.
+        deployment_id: whose price it is.
+
     Raises:
-        Invalid: the moment has passed, or a price is negative.
+        Invalid: the moment has passed, or a price is negative or absurd.
+        Conflict: there is a price from that very moment on.
     """
     require(actor, Permission.PLATFORM_QUOTAS)
-    if min(input_microusd, output_microusd) < 0:
-        raise Invalid("A price cannot be negative.")
-    if effective_from < timezone.now():
+    prices = {"input_microusd": input_microusd, "output_microusd": output_microusd}
+    faults = {
+        name: f"A price is from 0 to {MAX_PRICE_MICROUSD} micro-USD."
+        for name, value in prices.items()
+        if not 0 <= value <= MAX_PRICE_MICROUSD
+    }
+    if faults:
+        raise Invalid("A price cannot be negative or above the most.", fields=faults)
+    now = timezone.now()
+    if effective_from is not None and effective_from < now:
         raise Invalid("A price cannot change the past.", fields={"effective_from": "Choose a time from now on."})
-    with acting_as(actor):
+    with refusing("price_one_at_a_time", "There is a price from that moment on. Choose another."), acting_as(actor):
         price = Price.objects.create(
             deployment_id=deployment_id,
             input_microusd=input_microusd,
             output_microusd=output_microusd,
-            effective_from=effective_from,
+            effective_from=effective_from or now,
         )
-        after: dict[str, Json] = {"input_microusd": input_microusd, "output_microusd": output_microusd}
+        after: dict[str, Json] = {**prices, "effective_from": price.effective_from.isoformat()}
         audit.record(actor=actor, verb="price.set", target=price, after=after)
         return price
 

@@ -11,7 +11,7 @@ from tenants.services.keys import (
 )
 from tenants.services.members import accept_invitation, change_role, invite_member, remove_member, revoke_invitation
 from tenants.services.quotas import set_key_quota, set_tenant_quota
-from tenants.services.tenancy import create_tenant, create_user, resume_tenant, suspend_tenant
+from tenants.services.tenancy import create_tenant, create_user, rename_user, resume_tenant, suspend_tenant
 
 __all__ = [
     "IssuedKey",
@@ -25,6 +25,7 @@ __all__ = [
     "note_key_use",
     "playground_key",
     "remove_member",
+    "rename_user",
     "resume_tenant",
     "revoke_invitation",
     "revoke_key",

@@ -1,6 +1,5 @@
 """People join a tenant by invitation, change roles and leave."""
 
-import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,11 +7,12 @@ from datetime import timedelta
 from django.utils import timezone
 
 from tenants import audit, inputs
-from tenants.actor import Actor, acting_as, invitee_actor, looking_up, require
+from tenants.actor import Actor, acting_as, invitee_actor, require
 from tenants.conflicts import refusing
 from tenants.errors import Conflict, Forbidden, NotFound
 from tenants.models import Invitation, Member, Tenant, User
 from tenants.roles import Permission, Role
+from tenants.selectors import find_invitation
 from tenants.services.keys import revoke_playground_key
 
 INVITATION_LIFETIME = timedelta(days=7)
@@ -47,7 +47,7 @@ def invite_member(*, actor: Actor, email: str, role: Role) -> IssuedInvitation:
             tenant=actor.tenant,
             email=address,
             role=role.value,
-            token_digest=_digest(token),
+            token_digest=Invitation.digest_of(token),
             invited_by=actor.user,
             expires_at=now + INVITATION_LIFETIME,
         )
@@ -81,10 +81,7 @@ def accept_invitation(*, user: User, token: str) -> Member:
         Forbidden: it is for another address.
         Conflict: it was accepted or revoked before, or the user is a member already.
     """
-    with looking_up(lookup=_digest(token)):
-        found = Invitation.objects.select_related("tenant").filter(token_digest=_digest(token)).first()
-    if found is None or found.expires_at <= timezone.now():
-        raise NotFound("This invitation does not exist or has run out. Ask for a new one.")
+    found = find_invitation(token=token)
     if found.email != user.email:
         raise Forbidden(f"This invitation is for {found.email}. Sign in with that address to take it.")
     actor = invitee_actor(user, found.tenant)
@@ -138,10 +135,6 @@ def remove_member(*, actor: Actor, user_id: str) -> None:
         member.delete()
         revoke_playground_key(tenant=actor.tenant, user=member.user)
         audit.record(actor=actor, verb="member.remove", target=member.user, before={"role": member.role})
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
 def _require_open(invitation: Invitation) -> None:

@@ -6,7 +6,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from tenants import audit, inputs, outbox
-from tenants.actor import Actor, acting_as, require
+from tenants.actor import Actor, acting_as, person_actor, require
 from tenants.chain import Json
 from tenants.conflicts import refusing
 from tenants.errors import Conflict, Invalid, NotFound
@@ -42,6 +42,22 @@ def create_user(*, actor: Actor, email: str, password: str, name: str = "", is_p
         EmailAddress.objects.create(user=user, email=address, verified=True, primary=True)
         audit.record(actor=actor, verb="user.create", target=user, after={"is_platform_admin": is_platform_admin})
     return user
+
+
+def rename_user(*, user: User, name: str) -> User:
+    """Let somebody change how others see its name; empty is none.
+
+    Raises:
+        Invalid: the name is refused.
+    """
+    chosen = inputs.one_line(name, field="name", max_chars=_NAME_MAX_CHARS) if name.strip() else ""
+    actor = person_actor(user)
+    with acting_as(actor):
+        person = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        before, person.name = person.name, chosen
+        person.save(update_fields=["name"])
+        audit.record(actor=actor, verb="user.rename", target=person, before={"name": before}, after={"name": chosen})
+    return person
 
 
 def create_tenant(*, actor: Actor, slug: str, name: str, owner: User) -> Tenant:
