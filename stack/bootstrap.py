@@ -56,7 +56,8 @@ def _ensure_people(home: Home) -> None:
 def _ensure_deployment(home: Home) -> None:
     from controlplane.deployments.selectors import find_deployment  # noqa: PLC0415
     from controlplane.deployments.services import deploy_version  # noqa: PLC0415
-    from controlplane.registry.selectors import list_versions, local_store  # noqa: PLC0415
+    from controlplane.registry import stores  # noqa: PLC0415
+    from controlplane.registry.selectors import list_versions  # noqa: PLC0415
     from controlplane.registry.services import import_folder  # noqa: PLC0415
     from tenants.actor import system_actor  # noqa: PLC0415
 
@@ -72,7 +73,7 @@ def _ensure_deployment(home: Home) -> None:
                 tenant_slug=TENANT,
                 name=name,
                 folder=home.model_dir,
-                store=local_store(),
+                store=stores.from_settings(),
                 say=lambda line: print(line, file=sys.stderr),
             )
         ]

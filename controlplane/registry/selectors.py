@@ -1,18 +1,11 @@
 """What there is of models and versions, as the actor may see it."""
 
-from django.conf import settings
 from django.db.models import Count, Max, Q, QuerySet
 
 from controlplane.registry.models import Model, ModelVersion, VersionState
-from controlplane.registry.store import LocalStore
 from tenants.actor import Actor, reading_as, require
 from tenants.errors import NotFound
 from tenants.roles import Permission
-
-
-def local_store() -> LocalStore:
-    """Return the store of this installation."""
-    return LocalStore(settings.PAGODA_HOME / "store")
 
 
 def list_models(*, actor: Actor) -> list[Model]:

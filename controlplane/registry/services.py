@@ -16,7 +16,7 @@ from controlplane.registry.models import (
     VersionFile,
     VersionState,
 )
-from controlplane.registry.store import LocalStore, StoreError
+from controlplane.registry.stores import Store, StoreError
 from dataplane.contracts.catalog import VersionFile as FileEntry
 from dataplane.contracts.verdict import Refusal, Verdict, version_digest
 from tenants import audit
@@ -45,7 +45,7 @@ class ImportRefused(Invalid):
 
 
 def import_folder(
-    *, actor: Actor, tenant_slug: str, name: str, folder: Path, store: LocalStore, say: Callable[[str], None]
+    *, actor: Actor, tenant_slug: str, name: str, folder: Path, store: Store, say: Callable[[str], None]
 ) -> ModelVersion:
     """Make a version of the Hugging Face folder at ``folder`` on this machine, and return it.
 
@@ -101,7 +101,7 @@ def _judge(folder: Path) -> Verdict:
     return verdict
 
 
-def _store(file: FileEntry, folder: Path, store: LocalStore, *, already_kept: bool, say: Callable[[str], None]) -> None:
+def _store(file: FileEntry, folder: Path, store: Store, *, already_kept: bool, say: Callable[[str], None]) -> None:
     """Copy one file into the store. A file that only another tenant has is copied in full all the same."""
     if already_kept and store.has(file.sha256, file.size_bytes):
         say(f"{file.name}: already stored")

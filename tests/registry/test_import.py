@@ -12,7 +12,7 @@ from tiny_models import make_tiny_llama
 
 from controlplane.registry import selectors, services
 from controlplane.registry.models import Artifact, Model, ModelVersion, VersionFile
-from controlplane.registry.store import LocalStore
+from controlplane.registry.stores.local import LocalStore
 from dataplane.contracts.verdict import version_digest
 from tenants.actor import acting_as, member_actor, platform_actor, system_actor
 from tenants.errors import Forbidden, Invalid, NotFound

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.registry import store as store_module
-from controlplane.registry.store import DigestMismatch, LocalStore, StoreError, StoreFull
+from controlplane.registry.stores import DigestMismatch, StoreError, StoreFull
+from controlplane.registry.stores import local as local_module
+from controlplane.registry.stores.local import LocalStore
 
 
 def put(store: LocalStore, data: bytes, **changes: object) -> Path:
     promised = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)} | changes
-    return store.put(io.BytesIO(data), **promised)  # type: ignore[arg-type]
+    store.put(io.BytesIO(data), **promised)  # type: ignore[arg-type]
+    return store.path(str(promised["sha256"]))
 
 
 def files(root: Path) -> list[Path]:
@@ -73,7 +75,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: py
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if failing == "fsync":
-        monkeypatch.setattr(store_module.os, "fsync", refuse)
+        monkeypatch.setattr(local_module.os, "fsync", refuse)
     else:
         monkeypatch.setattr(LocalStore, "_copy", staticmethod(lambda *_args, **_kwargs: refuse()))
     with pytest.raises(StoreFull, match="free some disk space"):

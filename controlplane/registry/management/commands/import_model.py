@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from controlplane.registry.selectors import local_store
+from controlplane.registry import stores
 from controlplane.registry.services import ImportRefused, import_folder
 from tenants.actor import Actor, platform_actor, system_actor
 from tenants.errors import DomainError
@@ -33,7 +33,7 @@ class Command(BaseCommand):
                 tenant_slug=tenant,
                 name=name,
                 folder=folder.absolute(),
-                store=local_store(),
+                store=stores.from_settings(),
                 say=self.stderr.write,
             )
         except ImportRefused as error:
