@@ -12,7 +12,6 @@ from django.db import connection
 
 from controlplane.registry.models import Artifact, ModelVersion, UploadFile, VersionFile, VersionState
 from dataplane.contracts.catalog import VersionFile as FileEntry
-from tenants.models import Tenant
 
 HOLDING = (VersionState.VALIDATING, VersionState.READY, VersionState.ARCHIVED)
 """The states in which a version holds on to its bytes. A rejected one is never served: its bytes go."""
@@ -44,15 +43,18 @@ def lock(sha256s: Iterable[str]) -> None:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [int(sha256[:16], 16) - (1 << 63)])
 
 
-def announce(*, tenant: Tenant, files: Iterable[FileEntry]) -> None:
-    """Write down that the bytes of ``files`` are about to be stored for ``tenant``; before they are."""
+def announce(*, tenant_id: str, files: Iterable[FileEntry]) -> None:
+    """Write down that the bytes of ``files`` are about to be stored for a tenant; before they are."""
     sizes = {file.sha256: file.size_bytes for file in files}
     lock(sizes)
     Artifact.objects.bulk_create(
-        [Artifact(tenant=tenant, sha256=sha256, size_bytes=size_bytes) for sha256, size_bytes in sorted(sizes.items())],
+        [
+            Artifact(tenant_id=tenant_id, sha256=sha256, size_bytes=size_bytes)
+            for sha256, size_bytes in sorted(sizes.items())
+        ],
         ignore_conflicts=True,
     )
-    Artifact.objects.filter(tenant=tenant, sha256__in=sizes).update(deleted_at=None)
+    Artifact.objects.filter(tenant_id=tenant_id, sha256__in=sizes).update(deleted_at=None)
 
 
 def refer(*, version: ModelVersion, files: Iterable[FileEntry], store: Presence) -> None:

@@ -7,13 +7,15 @@ from pathlib import Path
 import msgspec
 from django.db.models import Max
 
+from controlplane.registry import blobs, cards
+from controlplane.registry.blobs import BlobsGone
 from controlplane.registry.inspection import InspectionFailed, inspect
 from controlplane.registry.models import (
     NAME_PATTERN,
+    WHOLE,
     Artifact,
     Model,
     ModelVersion,
-    VersionFile,
     VersionState,
 )
 from controlplane.registry.stores import Store, StoreError
@@ -27,6 +29,8 @@ from tenants.roles import Permission
 
 _MIB = 1024 * 1024
 _SOURCE_CHARS = 300
+_STORINGS = 3
+"""The collector of unreferenced blobs may come between the storing and the reference once; not again and again."""
 
 
 class ImportRefused(Invalid):
@@ -64,7 +68,7 @@ def import_folder(
         ImportRefused: the folder cannot be served; nothing was kept.
         Invalid: the name is not one, the inspector broke down, or the bytes could not be stored.
         NotFound: there is no such tenant.
-        Conflict: this content was archived or rejected before.
+        Conflict: this content was archived before.
     """
     require(actor, Permission.PLATFORM_MODELS)
     if re.fullmatch(NAME_PATTERN, name) is None:
@@ -74,14 +78,24 @@ def import_folder(
         )
     with acting_as(actor):
         tenant = _tenant(tenant_slug)
-        kept = set(Artifact.objects.for_tenant(tenant).values_list("sha256", flat=True))
+        kept = set(Artifact.objects.for_tenant(tenant).filter(deleted_at=None).values_list("sha256", flat=True))
     say(f"inspecting {folder}")
     verdict = _judge(folder)
     say(f"accepted: {verdict.num_parameters / 1e6:,.1f} M parameters, {len(verdict.files)} files")
-    for file in verdict.files:
-        _store(file, folder, store, already_kept=file.sha256 in kept, say=say)
     with acting_as(actor):
-        return _record(actor=actor, tenant=tenant, name=name, verdict=verdict, source=str(folder), say=say)
+        blobs.announce(tenant_id=tenant.id, files=verdict.files)
+    missing = verdict.files
+    for _ in range(_STORINGS):
+        for file in missing:
+            _store(file, folder, store, already_kept=file.sha256 in kept, say=say)
+        try:
+            with acting_as(actor):
+                return _record(
+                    actor=actor, tenant=tenant, name=name, verdict=verdict, source=str(folder), store=store, say=say
+                )
+        except BlobsGone as error:
+            missing = error.files
+    raise Conflict("The files were deleted each time they had been stored. Import the folder again.")
 
 
 def _tenant(slug: str) -> Tenant:
@@ -119,19 +133,27 @@ def _store(file: FileEntry, folder: Path, store: Store, *, already_kept: bool, s
 
 
 def _record(
-    *, actor: Actor, tenant: Tenant, name: str, verdict: Verdict, source: str, say: Callable[[str], None]
+    *,
+    actor: Actor,
+    tenant: Tenant,
+    name: str,
+    verdict: Verdict,
+    source: str,
+    store: Store,
+    say: Callable[[str], None],
 ) -> ModelVersion:
-    """Write the version's rows, or find that they are there."""
+    """Write the version's rows, or find that they are there. Raises :class:`BlobsGone`."""
     config = verdict.config
     assert config is not None  # noqa: S101 - the inspection has checked it
     digest = version_digest(verdict.files)
     # Race: two imports under one name. Both lock the model, so the second counts on, or finds the first one's version.
     Model.objects.get_or_create(tenant=tenant, name=name)
     model = Model.objects.select_for_update(no_key=True).get(tenant=tenant, name=name)
-    version = ModelVersion.objects.filter(model=model, digest=digest).first()
+    version = ModelVersion.objects.filter(model=model, digest=digest, state__in=WHOLE, deleted_at=None).first()
     if version is not None:
         if version.state != VersionState.READY:
             raise Conflict(f"This content is version {version.number} of {name}, which is {version.state}.")
+        blobs.refer(version=version, files=verdict.files, store=store)  # one whose bytes were lost is whole again
         say(f"this is version {version.number} of {name} already")
         return version
     number = (model.versions.aggregate(last=Max("number"))["last"] or 0) + 1
@@ -147,22 +169,12 @@ def _record(
         weight_bytes=verdict.weight_bytes,
         size_bytes=sum(file.size_bytes for file in verdict.files),
         has_chat_template=verdict.has_chat_template,
+        card=cards.to_html(verdict.card.text),
+        licence=verdict.card.license,
         source=source[-_SOURCE_CHARS:],
         created_by=actor.label,
     )
-    Artifact.objects.bulk_create(
-        [
-            Artifact(tenant=tenant, sha256=sha256, size_bytes=size_bytes)
-            for sha256, size_bytes in sorted({(file.sha256, file.size_bytes) for file in verdict.files})
-        ],
-        ignore_conflicts=True,
-    )
-    digests = [file.sha256 for file in verdict.files]
-    artifacts = {artifact.sha256: artifact for artifact in Artifact.objects.filter(tenant=tenant, sha256__in=digests)}
-    VersionFile.objects.bulk_create(
-        VersionFile(tenant=tenant, version=version, artifact=artifacts[file.sha256], name=file.name)
-        for file in verdict.files
-    )
+    blobs.refer(version=version, files=verdict.files, store=store)
     audit.record(
         actor=actor, verb="version.import", target=version, tenant=tenant,
         after={"model": name, "number": number, "digest": digest},

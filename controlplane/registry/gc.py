@@ -1,0 +1,80 @@
+"""The periodic jobs that end what nothing refers to: blobs after their last reference, folders after their validation.
+
+Ending a blob and making a reference to it happen under one lock (:mod:`controlplane.registry.blobs`), so a blob is
+deleted only while no reference to it can be made. A crash in between leaves a blob that is deleted the next time.
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Protocol
+
+from django.db.models import Exists, OuterRef
+from django.utils import timezone
+
+from controlplane.jobs.lease import JobState
+from controlplane.jobs.models import Job
+from controlplane.jobs.services import Lease, heartbeat
+from controlplane.registry import blobs, stores, workplace
+from controlplane.registry.models import Artifact, UploadFile, VersionFile, VersionState
+from dataplane.contracts import failpoints
+from tenants.actor import Actor, acting_as
+
+_BATCH = 50
+_YOUNG = timedelta(minutes=10)
+"""An artifact so young is being stored: leaving it alone saves an upload from storing it twice."""
+
+
+class Deletion(Protocol):
+    """What a store must be able to do for its garbage to go."""
+
+    def delete(self, sha256: str) -> None:
+        """Delete a blob; one that is not there is fine."""
+
+
+def collect(lease: Lease) -> None:
+    """End every artifact that nothing refers to, and the blobs that no artifact is left of; then stale folders."""
+    store = stores.from_settings()
+    last = 0
+    while batch := _unreferenced(lease.actor, after=last):
+        for pk, sha256 in batch:
+            end_if_unreferenced(actor=lease.actor, artifact_id=pk, sha256=sha256, store=store)
+        last = batch[-1][0]
+        heartbeat(lease)
+    workplace.sweep(lambda job_ids: _running(lease.actor, job_ids))
+
+
+def end_if_unreferenced(*, actor: Actor, artifact_id: int, sha256: str, store: Deletion) -> bool:
+    """End one artifact and, with the last one of its content, the blob; say whether it ended."""
+    with acting_as(actor):
+        blobs.lock([sha256])
+        # Race: a version that refers to it from now on. It waits for this lock, finds no blob, and stores it again.
+        artifact = Artifact.objects.select_for_update(no_key=True).filter(pk=artifact_id, deleted_at=None).first()
+        if artifact is None or blobs.is_referred_to(sha256, artifact.tenant_id):
+            return False
+        artifact.deleted_at = timezone.now()
+        artifact.save(update_fields=["deleted_at"])
+        if not Artifact.objects.filter(sha256=sha256, deleted_at=None).exists():
+            failpoints.hit("registry.collecting")
+            store.delete(sha256)
+            failpoints.hit("registry.collected")
+    return True
+
+
+def _unreferenced(actor: Actor, *, after: int) -> list[tuple[int, str]]:
+    held = VersionFile.objects.filter(
+        artifact=OuterRef("pk"), version__state__in=blobs.HOLDING, version__deleted_at=None
+    )
+    coming = UploadFile.objects.filter(
+        tenant=OuterRef("tenant"), sha256=OuterRef("sha256"),
+        version__state__in=(VersionState.UPLOADING, VersionState.VALIDATING),
+    )  # fmt: skip
+    with acting_as(actor):
+        old = Artifact.objects.filter(deleted_at=None, created_at__lt=timezone.now() - _YOUNG, pk__gt=after)
+        free = old.filter(~Exists(held), ~Exists(coming)).order_by("pk")
+        return list(free.values_list("pk", "sha256")[:_BATCH])
+
+
+def _running(actor: Actor, job_ids: Iterable[str]) -> set[tuple[str, int]]:
+    with acting_as(actor):
+        jobs = Job.objects.filter(pk__in=list(job_ids), state=JobState.RUNNING)
+        return set(jobs.values_list("pk", "fence"))

@@ -1,0 +1,72 @@
+"""Has the fleet load a version once and generate with it: the last check before a version is ready.
+
+The answers come from our own fleet, and are bounded all the same: in size, in time, and to its own address.
+"""
+
+import time
+from collections.abc import Callable
+
+import httpx
+import msgspec
+from django.conf import settings
+
+from dataplane.contracts.replica import TrialReport, TrialRequest, TrialState
+
+_WAIT_S = 5.0
+"""How long one question waits for news; the caller renews its lease between two."""
+_TIMEOUT = httpx.Timeout(5.0, read=_WAIT_S + 10.0)
+_MAX_ANSWER_BYTES = 64 * 1024
+
+
+class FleetAway(Exception):
+    """The fleet cannot be asked now; the version is not to blame."""
+
+
+def run(request: TrialRequest, *, patience_s: float, tell: Callable[[TrialReport], None]) -> TrialReport:
+    """Have the version tried, and return how the trial ended. A trial that is under way is joined, not begun again.
+
+    Args:
+        request: the version, and how to run it.
+        patience_s: how long the fleet may take.
+        tell: told of each answer while the trial runs; what it raises ends the waiting.
+
+    Raises:
+        FleetAway: the fleet does not answer as it should, or has no verdict in time.
+    """
+    path = f"/trials/{request.version.id}"
+    with httpx.Client(
+        base_url=settings.PAGODA_FLEET_URL,
+        headers={"Authorization": f"Bearer {settings.PAGODA_INTERNAL_SECRET}"},
+        timeout=_TIMEOUT,
+        trust_env=False,
+    ) as fleet:
+        _call(fleet, "POST", "/trials", httpx.codes.ACCEPTED, content=msgspec.json.encode(request))
+        due = time.monotonic() + patience_s
+        while time.monotonic() < due:
+            report = _report(_call(fleet, "GET", f"{path}?wait_s={_WAIT_S:g}", httpx.codes.OK))
+            if report.state is not TrialState.RUNNING:
+                return report
+            tell(report)
+    raise FleetAway(f"the trial was not over after {patience_s:g} s: {report.cause or 'the fleet gave no cause'}")
+
+
+def _report(answer: bytes) -> TrialReport:
+    try:
+        return msgspec.json.decode(answer, type=TrialReport)
+    except msgspec.DecodeError as error:
+        raise FleetAway(f"the fleet answered something else than a report: {error}") from error
+
+
+def _call(fleet: httpx.Client, method: str, path: str, expected: int, content: bytes | None = None) -> bytes:
+    try:
+        with fleet.stream(method, path, content=content) as answer:
+            body = b""
+            for part in answer.iter_bytes():
+                body += part
+                if len(body) > _MAX_ANSWER_BYTES:
+                    raise FleetAway(f"the fleet answered more than {_MAX_ANSWER_BYTES} bytes")
+    except httpx.HTTPError as error:
+        raise FleetAway(f"the fleet at {settings.PAGODA_FLEET_URL} does not answer: {error}") from error
+    if answer.status_code != expected:
+        raise FleetAway(f"the fleet answered {method} {path} with {answer.status_code}: {body[:300]!r}")
+    return body
