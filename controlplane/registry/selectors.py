@@ -1,11 +1,36 @@
 """What there is of models and versions, as the actor may see it."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from django.db.models import Count, Max, Q, QuerySet
 
-from controlplane.registry.models import Model, ModelVersion, VersionState
+from controlplane.registry import cards, lifecycle
+from controlplane.registry.differences import Content, Difference, difference
+from controlplane.registry.entries import version_files
+from controlplane.registry.models import WHOLE, Model, ModelAlias, ModelVersion, VersionCheck, VersionState
 from tenants.actor import Actor, reading_as, require
-from tenants.errors import NotFound
+from tenants.errors import Conflict, NotFound
 from tenants.roles import Permission
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDetail:
+    """A version with everything that its page shows.
+
+    Args:
+        version: the row, with model, files, checks and aliases loaded.
+        checks: the checklist in order; empty for one that was imported.
+        card: the model card as safe HTML, "" where there is none.
+        dependents: what keeps it from being deleted, in words.
+        derived: the versions made of it that are not deleted, with their models.
+    """
+
+    version: ModelVersion
+    checks: Sequence[VersionCheck]
+    card: str
+    dependents: Sequence[str]
+    derived: Sequence[ModelVersion]
 
 
 def list_models(*, actor: Actor) -> list[Model]:
@@ -30,17 +55,17 @@ def get_model(*, actor: Actor, model_id: str) -> Model:
 
 
 def list_versions(*, actor: Actor, model_id: str | None = None) -> list[ModelVersion]:
-    """Return the tenant's versions, newest first, with their model and files loaded."""
+    """Return the tenant's versions that are not deleted, newest first, with their model, files and aliases loaded."""
     require(actor, Permission.MODELS_READ)
     with reading_as(actor):
-        found = _versions(actor)
+        found = _versions(actor).filter(deleted_at=None)
         if model_id is not None:
             found = found.filter(model_id=model_id)
         return list(found.order_by("model__name", "-number"))
 
 
 def get_version(*, actor: Actor, version_id: str) -> ModelVersion:
-    """Return one version of the tenant, with its model and files loaded.
+    """Return one version of the tenant, a deleted one too, with its model, files and aliases loaded.
 
     Raises:
         NotFound: there is none for this actor.
@@ -53,12 +78,62 @@ def get_version(*, actor: Actor, version_id: str) -> ModelVersion:
     return found
 
 
+def get_version_detail(*, actor: Actor, version_id: str) -> VersionDetail:
+    """Return a version of the tenant with what its page shows. Raises as :func:`get_version` does."""
+    require(actor, Permission.MODELS_READ)
+    with reading_as(actor):
+        version = get_version(actor=actor, version_id=version_id)
+        derived = ModelVersion.objects.filter(derived_from=version, deleted_at=None).select_related("model")
+        return VersionDetail(
+            version=version,
+            checks=tuple(version.checks.all()),
+            card=cards.sanitised(version.card),
+            dependents=tuple(lifecycle.dependents(version)),
+            derived=tuple(derived.order_by("model__name", "number")),
+        )
+
+
+def list_aliases(*, actor: Actor, model_id: str) -> list[ModelAlias]:
+    """Return the aliases of one model by name, with their versions loaded. Raises as :func:`get_model` does."""
+    require(actor, Permission.MODELS_READ)
+    with reading_as(actor):
+        model = get_model(actor=actor, model_id=model_id)
+        return list(model.aliases.select_related("version").order_by("name"))
+
+
+def compare_versions(*, actor: Actor, old_id: str, new_id: str) -> Difference:
+    """Return what differs between two versions of the tenant, also of two models.
+
+    Raises:
+        NotFound: one of them is not there for this actor.
+        Conflict: what one of them holds is not known: it was never ready.
+    """
+    require(actor, Permission.MODELS_READ)
+    with reading_as(actor):
+        old, new = (get_version(actor=actor, version_id=version_id) for version_id in (old_id, new_id))
+        return difference(_content(old), _content(new))
+
+
+def _content(version: ModelVersion) -> Content:
+    if version.state not in WHOLE:
+        raise Conflict(f"Version {version.number} of {version.model} is {version.state}; only whole ones are compared.")
+    return Content(
+        config=version.checked_config,
+        files=version_files(version),
+        num_parameters=version.num_parameters or 0,
+        weight_bytes=version.weight_bytes or 0,
+        has_chat_template=bool(version.has_chat_template),
+        licence=version.licence,
+    )
+
+
 def _models(actor: Actor) -> QuerySet[Model]:
-    ready = Q(versions__state=VersionState.READY)
+    ready = Q(versions__state=VersionState.READY, versions__deleted_at=None)
     return Model.objects.for_tenant(actor.tenant).annotate(
         num_versions=Count("versions", filter=ready), last_version_at=Max("versions__created_at", filter=ready)
     )
 
 
 def _versions(actor: Actor) -> QuerySet[ModelVersion]:
-    return ModelVersion.objects.for_tenant(actor.tenant).select_related("model").prefetch_related("files__artifact")
+    rows = ModelVersion.objects.for_tenant(actor.tenant).select_related("model", "derived_from__model")
+    return rows.prefetch_related("files__artifact", "aliases")

@@ -51,7 +51,7 @@ class Attempt:
 
     def read(self) -> ModelVersion:
         """Return the version with its files, checks and uploaded parts, as they are now."""
-        related = ("files__artifact", "checks", "upload_files__parts")
+        related = ("files__artifact", "aliases", "checks", "upload_files__parts")
         with acting_as(self.lease.actor):
             rows = ModelVersion.objects.select_related("model", "tenant").prefetch_related(*related)
             version = rows.filter(pk=self.version_id, state=VersionState.VALIDATING).first()

@@ -7,7 +7,7 @@ digest is written down is not put together again.
 from collections.abc import Callable, Iterable
 
 from controlplane.registry import blobs, stores
-from controlplane.registry.models import UploadFile, VersionFile
+from controlplane.registry.models import UploadFile
 from dataplane.contracts import failpoints
 from dataplane.contracts.catalog import VersionFile as FileEntry
 
@@ -70,12 +70,4 @@ def claim(file: UploadFile) -> None:
 def entries(files: Iterable[UploadFile]) -> tuple[FileEntry, ...]:
     """Return the files by name, as verdicts and catalogs list them."""
     listed = [FileEntry(name=file.name, sha256=file.sha256 or "", size_bytes=file.size_bytes) for file in files]
-    return tuple(sorted(listed, key=lambda file: file.name))
-
-
-def stored_entries(files: Iterable[VersionFile]) -> tuple[FileEntry, ...]:
-    """Return the files of a version by name; each with its artifact loaded."""
-    listed = [
-        FileEntry(name=file.name, sha256=file.artifact.sha256, size_bytes=file.artifact.size_bytes) for file in files
-    ]
     return tuple(sorted(listed, key=lambda file: file.name))

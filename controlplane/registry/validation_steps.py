@@ -10,11 +10,11 @@ from django.utils.module_loading import import_string
 
 from controlplane.registry import blobs, cards, validation_trial
 from controlplane.registry.checklist import INSPECTED, Standing, line_of, standings
-from controlplane.registry.entries import version_entry
+from controlplane.registry.entries import version_entry, version_files
 from controlplane.registry.inspection import inspect
 from controlplane.registry.models import ModelVersion, StepState, UploadFile, VersionState
 from controlplane.registry.validation_attempt import Attempt, Refused, refused
-from controlplane.registry.validation_files import Incomplete, assemble, claim, entries, stored_entries
+from controlplane.registry.validation_files import Incomplete, assemble, claim, entries
 from controlplane.registry.validation_fit import Fit, fits, least_kv_tokens, shortage, summary
 from dataplane.contracts import failpoints, memory
 from dataplane.contracts.catalog import EngineSettings
@@ -108,7 +108,7 @@ def _inspect(attempt: Attempt, version: ModelVersion) -> None:
         attempt.beat()
     verdict = inspect(attempt.folder, tell=_News(attempt).tell)
     _require_accepted(verdict)
-    if verdict.files != stored_entries(version.files.all()):
+    if verdict.files != version_files(version):
         raise refused("digests", "The files are not those that arrived.", _MEND_PARTS)
     card = cards.to_html(verdict.card.text)
     failpoints.hit("registry.validating.inspect")

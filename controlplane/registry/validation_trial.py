@@ -1,6 +1,6 @@
 """Has the fleet load a version once and generate with it: the last check before a version is ready.
 
-The answers come from our own fleet, and are bounded all the same: in size, in time, and to its own address.
+The answers come from our own fleet and are bounded all the same: in size, in time, and to its own address.
 """
 
 import time
