@@ -46,6 +46,19 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrived:
+    """A part that lies in the store; ``sha256`` is None where the store cannot say."""
+
+    number: int
+    size_bytes: int
+    sha256: str | None
+
+    def is_the(self, part: Part) -> bool:
+        """Say whether this is ``part``, as far as can be seen without reading it."""
+        return (self.number, self.size_bytes) == (part.number, part.size_bytes) and self.sha256 in (None, part.sha256)
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """Where a part is sent, and how. ``url`` without a host is ours."""
 
@@ -103,8 +116,8 @@ class Store(Protocol):
     def target(self, upload: str, part: Part, *, expires_s: int) -> Target:
         """Say where ``part`` is to be sent. Nothing is asked of a network."""
 
-    def arrived(self, upload: str) -> Mapping[int, int]:
-        """Return the sizes, in bytes, of the parts that are there, by number.
+    def arrived(self, upload: str) -> Sequence[Arrived]:
+        """Return the parts that are there. While one is sent again with other bytes, both may be listed.
 
         Raises:
             UploadGone: there is no such upload, or it is sealed.

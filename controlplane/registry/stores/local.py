@@ -15,12 +15,12 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from controlplane.registry.stores import CHUNK_BYTES, Part, Progress, Target, blob_name, key_of, tickets
+from controlplane.registry.stores import CHUNK_BYTES, Arrived, Part, Progress, Target, blob_name, key_of, tickets
 from controlplane.registry.stores.errors import DigestMismatch, PartMissing, StoreError, StoreFull, UploadGone
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -84,7 +84,7 @@ class LocalStore:
 
     def begin(self, key: str) -> str:
         """Begin an upload."""
-        with self._full_disk_named():
+        with _full_disk_named(self.root):
             (self._uploads / key / "parts").mkdir(parents=True, exist_ok=True)
         return f"{key} "
 
@@ -92,34 +92,28 @@ class LocalStore:
         """Return an address of our own with a signature that admits this part."""
         return tickets.issue(key_of(upload), part, expires_s=expires_s)
 
-    @contextlib.contextmanager
-    def receiving(self, key: str, part: Part) -> Iterator["IncomingPart"]:
-        """Open a file for a part's bytes: it counts once :meth:`IncomingPart.keep` has returned.
+    def receive(self, key: str, part: Part) -> "IncomingPart":
+        """Open a file for a part's bytes; the caller closes it.
 
         Raises:
             UploadGone: the upload takes no more parts.
             StoreFull: the disk has no room.
         """
-        parts = self._uploads / key / "parts"
-        try:
-            with self._temporary(parts, make=False) as (handle, temporary):
-                yield IncomingPart(handle, temporary, parts, part)
-        except FileNotFoundError as error:
-            raise UploadGone("this upload has ended and takes no more parts; begin a new one") from error
+        return IncomingPart(self._uploads / key / "parts", part)
 
-    def arrived(self, upload: str) -> Mapping[int, int]:
-        """Return the sizes of the parts that are there."""
+    def arrived(self, upload: str) -> Sequence[Arrived]:
+        """Return the parts that are there."""
         try:
             entries = list(os.scandir(self._folder(upload) / "parts"))
         except FileNotFoundError as error:
             raise UploadGone("this upload has ended") from error
-        sizes: dict[int, int] = {}
+        found: list[Arrived] = []
         for entry in entries:
-            number, dash, _ = entry.name.partition("-")
+            number, dash, sha256 = entry.name.partition("-")
             if dash and number.isdecimal():
                 with contextlib.suppress(FileNotFoundError):  # replaced this moment by the same part sent again
-                    sizes[int(number)] = entry.stat().st_size
-        return sizes
+                    found.append(Arrived(int(number), entry.stat().st_size, sha256))
+        return found
 
     def seal(self, upload: str, parts: Sequence[Part], progress: Progress | None = None) -> str:
         """Copy the parts into one file and hash it."""
@@ -150,6 +144,8 @@ class LocalStore:
     def discard(self, upload: str) -> None:
         """Remove what there is of an upload."""
         folder = self._folder(upload)
+        if not folder.exists():
+            return
         self._incoming.mkdir(parents=True, exist_ok=True)
         # Race: a part that is being written. The folder goes in one step, so a late part finds no place to be named.
         with contextlib.suppress(FileNotFoundError), tempfile.TemporaryDirectory(dir=self._incoming) as scratch:
@@ -202,7 +198,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _temporary(self, folder: Path, *, make: bool = True) -> Iterator[tuple[BinaryIO, Path]]:
-        with self._full_disk_named():
+        with _full_disk_named(self.root):
             if make:
                 folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as handle:
@@ -211,15 +207,6 @@ class LocalStore:
                     yield handle, path  # type: ignore[misc]  # the wrapper has every method of BinaryIO
                 finally:
                     path.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def _full_disk_named(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in _OUT_OF_SPACE:
-                raise StoreFull(f"no room is left under {self.root}; free some disk space and try again") from error
-            raise
 
     @staticmethod
     def _copy(source: BinaryIO, target: BinaryIO, *, sha256: str, size_bytes: int, progress: Progress | None) -> None:
@@ -240,12 +227,18 @@ class LocalStore:
 
 
 class IncomingPart:
-    """A part's bytes on their way in. See :meth:`LocalStore.receiving`."""
+    """A part's bytes on their way in; it counts once :meth:`keep` has returned.
 
-    def __init__(self, handle: BinaryIO, temporary: Path, folder: Path, part: Part) -> None:
-        self._handle, self._temporary, self._folder, self._part = handle, temporary, folder, part
-        self._digest = hashlib.sha256()
-        self.received_bytes = 0
+    Each method may raise :class:`UploadGone` (the upload takes no more parts) and :class:`StoreFull`.
+    """
+
+    def __init__(self, folder: Path, part: Part) -> None:
+        self._folder, self._part = folder, part
+        self._digest, self._received_bytes = hashlib.sha256(), 0
+        with self._faults_named():
+            descriptor, name = tempfile.mkstemp(dir=folder, prefix=".")
+        self._temporary = Path(name)
+        self._handle = open(descriptor, "wb")  # noqa: SIM115 - closed by `close`
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes.
@@ -253,31 +246,47 @@ class IncomingPart:
         Raises:
             DigestMismatch: more than were announced.
         """
-        self.received_bytes += len(chunk)
-        if self.received_bytes > self._part.size_bytes:
+        self._received_bytes += len(chunk)
+        if self._received_bytes > self._part.size_bytes:
             raise DigestMismatch(f"part {self._part.number} has more than its {self._part.size_bytes} bytes")
         self._digest.update(chunk)
-        self._handle.write(chunk)
+        with self._faults_named():
+            self._handle.write(chunk)
 
     def keep(self) -> None:
         """Make the part durable and let it count, in place of an earlier one of its number.
 
         Raises:
-            DigestMismatch: the bytes are not those announced; nothing is left behind.
+            DigestMismatch: the bytes are not those announced.
         """
         part = self._part
-        if self.received_bytes != part.size_bytes or self._digest.hexdigest() != part.sha256:
+        if self._received_bytes != part.size_bytes or self._digest.hexdigest() != part.sha256:
             raise DigestMismatch(
-                f"part {part.number} arrived with {self.received_bytes} of {part.size_bytes} bytes and digest "
+                f"part {part.number} arrived with {self._received_bytes} of {part.size_bytes} bytes and digest "
                 f"{self._digest.hexdigest()} instead of {part.sha256}; send it again"
             )
-        _make_durable(self._handle)
         target = self._folder / _part_name(part)
-        self._temporary.replace(target)
-        _sync_folder(self._folder)
+        with self._faults_named():
+            _make_durable(self._handle)
+            self._temporary.replace(target)
+            _sync_folder(self._folder)
         for other in self._folder.glob(f"{part.number:05d}-*"):
             if other != target:
                 other.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the file; without :meth:`keep` nothing of it is left."""
+        with contextlib.suppress(OSError):  # what could not be written is not wanted any more
+            self._handle.close()
+        self._temporary.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _faults_named(self) -> Iterator[None]:
+        with _full_disk_named(self._folder):
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise UploadGone("this upload has ended and takes no more parts; begin a new one") from error
 
 
 def _part_name(part: Part) -> str:
@@ -306,3 +315,13 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _full_disk_named(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _OUT_OF_SPACE:
+            raise StoreFull(f"no room is left under {folder}; free some disk space and try again") from error
+        raise

@@ -10,7 +10,8 @@ import contextlib
 import hashlib
 import io
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from controlplane.registry.stores import (
     CHECKSUM_HEADER,
     CHUNK_BYTES,
+    Arrived,
     Part,
     Progress,
     Target,
@@ -152,10 +154,13 @@ class S3Store:
         )
         return Target(method="PUT", url=url, headers={CHECKSUM_HEADER: part.checksum})
 
-    def arrived(self, upload: str) -> Mapping[int, int]:
-        """Return the sizes of the parts that are there."""
+    def arrived(self, upload: str) -> Sequence[Arrived]:
+        """Return the parts that are there; with their digests where the server keeps them."""
         with self._answering(gone=lambda: UploadGone("this upload has ended")):
-            return {number: size_bytes for number, size_bytes, _ in self._parts(upload)}
+            return [
+                Arrived(item["PartNumber"], item["Size"], _hex(item.get("ChecksumSHA256")))
+                for item in self._parts(upload)
+            ]
 
     def seal(self, upload: str, parts: Sequence[Part], progress: Progress | None = None) -> str:
         """Complete the multipart upload where that has not happened, and read the object to hash it."""
@@ -213,15 +218,13 @@ class S3Store:
     def _pages(self, operation: str, **arguments: str) -> Iterator[dict[str, Any]]:
         yield from self._s3.get_paginator(operation).paginate(Bucket=self._bucket, **arguments)
 
-    def _parts(self, upload: str) -> Iterator[tuple[int, int, str]]:
-        """Yield number, size and tag of the parts that are there."""
+    def _parts(self, upload: str) -> Iterator[dict[str, Any]]:
         for page in self._s3.get_paginator("list_parts").paginate(**self._named(upload)):
-            for item in page.get("Parts", ()):
-                yield item["PartNumber"], item["Size"], item["ETag"]
+            yield from page.get("Parts", ())
 
     def _complete(self, upload: str, parts: Sequence[Part]) -> None:
-        with self._answering(gone=lambda: UploadGone("the upload has gone from the store; upload the file again")):
-            tags = {number: tag for number, _, tag in self._parts(upload)}
+        with self._answering(gone=lambda: PartMissing("the parts have gone from the store; upload the file again")):
+            tags = {item["PartNumber"]: item["ETag"] for item in self._parts(upload)}
             missing = [part.number for part in parts if part.number not in tags]
             if missing:
                 raise PartMissing(f"part {missing[0]} is missing from the store; upload the file again")
@@ -285,6 +288,10 @@ class _Body(io.RawIOBase):
         """Give the connection back."""
         self._body.close()
         super().close()
+
+
+def _hex(checksum: str | None) -> str | None:
+    return b64decode(checksum).hex() if checksum else None
 
 
 def _hash(file: BinaryIO, parts: Sequence[Part], progress: Progress | None) -> str:
