@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,7 +13,8 @@ from controlplane.api.inputs import ClosedSerializer, read
 from controlplane.api.listing import list_of, listed
 from controlplane.deployments import selectors, services
 from controlplane.deployments.selectors import DeploymentSummary, Pool
-from dataplane.contracts.catalog import EngineSettings, Share
+from controlplane.deployments.services import Changes
+from dataplane.contracts.catalog import EngineSettings, IdlePolicy, KeepWarm, Share
 from tenants.roles import Permission
 
 _DEFAULTS = EngineSettings()
@@ -29,6 +30,42 @@ class EngineSerializer(ClosedSerializer):
     kv_memory_mb = serializers.IntegerField(default=None, allow_null=True, help_text="MiB of one replica's KV pool")
     block_size = serializers.IntegerField(default=_DEFAULTS.block_size, help_text="tokens of a KV block")
     prefix_cache = serializers.BooleanField(default=_DEFAULTS.prefix_cache)
+
+
+class EngineChangesSerializer(ClosedSerializer):
+    """What is to be different about how replicas run."""
+
+    dtype = serializers.CharField(required=False)
+    device = serializers.CharField(required=False)
+    max_model_len = serializers.IntegerField(required=False, allow_null=True)
+    max_num_seqs = serializers.IntegerField(required=False)
+    kv_memory_mb = serializers.IntegerField(required=False)
+    block_size = serializers.IntegerField(required=False)
+    prefix_cache = serializers.BooleanField(required=False)
+
+
+class IdleSerializer(ClosedSerializer):
+    """How warm an idle deployment is kept. Seconds since its last use; a null never steps down that far."""
+
+    asleep_after_s = serializers.IntegerField(
+        required=False, allow_null=True, help_text="until its KV memory is given back; the weights stay in memory"
+    )
+    warm_after_s = serializers.IntegerField(
+        required=False, allow_null=True, help_text="until its process ends; one without weights waits for it"
+    )
+    disk_after_s = serializers.IntegerField(
+        required=False, allow_null=True, help_text="until no process waits for it either"
+    )
+    cold_wait_s = serializers.IntegerField(required=False, help_text="how long a call may wait for a start")
+
+
+class ScheduleSerializer(ClosedSerializer):
+    """A time of the week, in UTC, during which replicas are kept ready. What goes over midnight takes two."""
+
+    days = serializers.ListField(child=serializers.IntegerField(), help_text="0 is Monday")
+    from_minute = serializers.IntegerField(help_text="minute of the day, 0 to 1439")
+    to_minute = serializers.IntegerField(help_text="the first minute that is no longer part of it, up to 1440")
+    min_replicas = serializers.IntegerField()
 
 
 class ArmSerializer(serializers.Serializer[Any]):
@@ -48,10 +85,23 @@ class DeploymentSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(help_text="What to call as `model`; `owner/name` for another tenant's.")
     is_own = serializers.BooleanField()
     state = serializers.CharField(source="deployment.state")
+    standing = serializers.CharField(
+        source="state.standing",
+        help_text="paused, live, starting, failing, draining; resting: asleep, warm, on disk, in store",
+    )
+    standing_cause = serializers.CharField(source="state.cause")
+    start_eta_ms = serializers.IntegerField(
+        source="state.eta_ms", allow_null=True, help_text="what a start from here took before; null if never measured"
+    )
     arms = ArmSerializer(many=True)
     engine = EngineSerializer(source="deployment.engine")
     min_replicas = serializers.IntegerField(source="deployment.min_replicas")
     max_replicas = serializers.IntegerField(source="deployment.max_replicas")
+    idle = IdleSerializer(source="deployment.idle")
+    schedules = ScheduleSerializer(source="deployment.keep_warm", many=True)
+    revision = serializers.IntegerField(
+        source="deployment.revision", help_text="counts changes of the settings; say it when you change them"
+    )
     ready_replicas = serializers.IntegerField()
     num_replicas = serializers.IntegerField()
     created_at = serializers.DateTimeField(source="deployment.created_at")
@@ -65,6 +115,19 @@ class NewDeploymentSerializer(ClosedSerializer):
     engine = EngineSerializer(default=msgspec.structs.asdict(_DEFAULTS))
     min_replicas = serializers.IntegerField(default=1)
     max_replicas = serializers.IntegerField(default=1)
+    idle = IdleSerializer(default=dict)
+    schedules = ScheduleSerializer(many=True, default=list)
+
+
+class DeploymentChangesSerializer(ClosedSerializer):
+    """Changes of a deployment's settings. What is left out stays; ``schedules`` are replaced as a whole."""
+
+    revision = serializers.IntegerField(help_text="the revision you have read; a newer one makes this a 409")
+    engine = EngineChangesSerializer(required=False)
+    min_replicas = serializers.IntegerField(required=False)
+    max_replicas = serializers.IntegerField(required=False)
+    idle = IdleSerializer(required=False)
+    schedules = ScheduleSerializer(many=True, required=False)
 
 
 class ReplicaLoadSerializer(serializers.Serializer[Any]):
@@ -94,15 +157,28 @@ class ReplicaSerializer(serializers.Serializer[Any]):
     load = ReplicaLoadSerializer(source="report.load", allow_null=True)
 
 
-class ReplicaEventSerializer(serializers.Serializer[Any]):
-    """A replica's change of state."""
+class DeploymentEventSerializer(serializers.Serializer[Any]):
+    """What a replica did or a person changed. Fields that an event does not have are empty."""
 
-    replica_id = serializers.CharField()
     at = serializers.DateTimeField()
+    kind = serializers.CharField(help_text="replica, state, settings or share")
+    cause = serializers.CharField(help_text="the fleet's reason, or the act, such as deployment.pause")
+    actor = serializers.CharField(help_text="who did it, for those who may read the audit")
+    replica_id = serializers.CharField()
+    version_id = serializers.CharField()
     old = serializers.CharField()
     new = serializers.CharField()
-    cause = serializers.CharField()
-    version_id = serializers.CharField()
+    before = serializers.DictField()
+    after = serializers.DictField()
+
+
+class RestartCostSerializer(serializers.Serializer[Any]):
+    """What starts from a tier took, from the need to the first answer's readiness."""
+
+    tier = serializers.CharField(help_text="asleep, warm, disk or store")
+    p50_ms = serializers.IntegerField()
+    p95_ms = serializers.IntegerField()
+    samples = serializers.IntegerField()
 
 
 class ShareSerializer(ClosedSerializer):
@@ -146,9 +222,12 @@ class DeploymentsView(TenantView):
     def post(self, request: Request) -> Response:
         """Make a deployment that serves a version."""
         values = read(NewDeploymentSerializer, request.data)
-        deployment = services.deploy_version(
-            actor=self.actor, **(values | {"engine": EngineSettings(**values["engine"])})
-        )
+        made = {
+            "engine": EngineSettings(**values["engine"]),
+            "idle": IdlePolicy(**values["idle"]),
+            "schedules": [_schedule(each) for each in values["schedules"]],
+        }
+        deployment = services.deploy_version(actor=self.actor, **(values | made))
         return Response(DeploymentSerializer(self._summary(deployment.id)).data, status=201)
 
     def _summary(self, deployment_id: str) -> DeploymentSummary:
@@ -166,10 +245,30 @@ class DeploymentView(TenantView):
         summary = selectors.get_deployment(actor=self.actor, deployment_id=deployment_id)
         return Response(DeploymentSerializer(summary).data)
 
-    @extend_schema(operation_id="delete_deployment", responses={204: None})
+    @extend_schema(
+        operation_id="configure_deployment", request=DeploymentChangesSerializer, responses=DeploymentSerializer
+    )
+    def patch(self, request: Request, deployment_id: str) -> Response:
+        """Change the settings. Replicas that must run otherwise are replaced without a gap."""
+        values = read(DeploymentChangesSerializer, request.data)
+        revision, engine, idle = values.pop("revision"), values.pop("engine", {}), values.pop("idle", {})
+        if "schedules" in values:
+            values["schedules"] = [_schedule(each) for each in values["schedules"]]
+        changes = Changes(**engine, **idle, **values)
+        services.configure_deployment(actor=self.actor, deployment_id=deployment_id, revision=revision, changes=changes)
+        summary = selectors.get_deployment(actor=self.actor, deployment_id=deployment_id)
+        return Response(DeploymentSerializer(summary).data)
+
+    @extend_schema(
+        operation_id="delete_deployment",
+        parameters=[OpenApiParameter("confirm", description="Its name: delete it although keys or tenants need it.")],
+        responses={204: None},
+    )
     def delete(self, request: Request, deployment_id: str) -> Response:
-        """End the deployment for good. Its usage stays."""
-        services.delete_deployment(actor=self.actor, deployment_id=deployment_id)
+        """End the deployment for good. Its usage stays. A 409 names what depends on it."""
+        services.delete_deployment(
+            actor=self.actor, deployment_id=deployment_id, confirm=request.query_params.get("confirm")
+        )
         return Response(status=204)
 
 
@@ -209,14 +308,24 @@ class ReplicasView(TenantView):
         return listed(ReplicaSerializer, replicas)
 
 
-class ReplicaEventsView(TenantView):
-    """What happened to the replicas of a deployment."""
+class EventsView(TenantView):
+    """What happened to a deployment."""
 
-    @extend_schema(operation_id="list_replica_events", responses=list_of(ReplicaEventSerializer))
+    @extend_schema(operation_id="list_events", responses=list_of(DeploymentEventSerializer))
     def get(self, request: Request, deployment_id: str) -> Response:
-        """List the last changes of state with their causes, newest first."""
-        events = selectors.list_replica_events(actor=self.actor, deployment_id=deployment_id)
-        return listed(ReplicaEventSerializer, events)
+        """List what its replicas did and what people changed, with the causes, newest first."""
+        events = selectors.list_events(actor=self.actor, deployment_id=deployment_id)
+        return listed(DeploymentEventSerializer, events)
+
+
+class RestartCostsView(TenantView):
+    """What starts of a deployment took."""
+
+    @extend_schema(operation_id="list_restart_costs", responses=list_of(RestartCostSerializer))
+    def get(self, request: Request, deployment_id: str) -> Response:
+        """List the measured cost of a start from each tier, warmest first; only tiers that were measured."""
+        costs = selectors.restart_costs(actor=self.actor, deployment_id=deployment_id)
+        return listed(RestartCostSerializer, costs.tiers)
 
 
 class SharesView(TenantView):
@@ -240,3 +349,7 @@ class SharesView(TenantView):
             share=Share(**read(ShareSerializer, request.data)),
         )
         return Response(GrantSerializer(grant).data)
+
+
+def _schedule(values: dict[str, Any]) -> KeepWarm:
+    return KeepWarm(**(values | {"days": tuple(values["days"])}))

@@ -4,7 +4,7 @@ The fleet gives each of n replicas an n-th of every share, so what is promised m
 replicas that the deployment may have.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dataplane.contracts import memory
 from dataplane.contracts.catalog import EngineSettings, Share
@@ -15,6 +15,11 @@ _MIB = 1024 * 1024
 
 class DoesNotFit(ValueError):
     """Guarantees or a cap that the pool cannot keep; the message has the numbers and the mend."""
+
+
+def largest(configs: Iterable[ModelConfig]) -> ModelConfig:
+    """Return the config whose tokens take the most KV memory: what fits with it fits with every arm."""
+    return max(configs, key=lambda config: memory.kv_bytes_per_token(config, 1))
 
 
 def pool_blocks(config: ModelConfig, engine: EngineSettings) -> int:

@@ -14,9 +14,10 @@ import psycopg
 from django.db import OperationalError, connection
 
 from controlplane.deployments.models import CatalogHead, Deployment, DeploymentArm, DeploymentState, Grant
+from controlplane.registry.entries import version_entry
 from controlplane.registry.models import ModelVersion
 from dataplane.contracts import catalog as contract
-from dataplane.contracts.catalog import Arm, Catalog, DeploymentEntry, Share, VersionEntry, VersionFile
+from dataplane.contracts.catalog import Arm, Catalog, DeploymentEntry, Share, VersionEntry
 from tenants import outbox
 from tenants.actor import Actor, acting_as, require, system_actor
 from tenants.models import OutboxEvent
@@ -104,6 +105,8 @@ def _deployments() -> dict[str, DeploymentEntry]:
             engine=deployment.engine,
             min_replicas=deployment.min_replicas,
             max_replicas=deployment.max_replicas,
+            idle=deployment.idle,
+            schedules=deployment.keep_warm,
         )
         for deployment in Deployment.objects.exclude(state=DeploymentState.DELETED)
     }
@@ -112,23 +115,8 @@ def _deployments() -> dict[str, DeploymentEntry]:
 def _versions() -> dict[str, VersionEntry]:
     """Return the versions that some deployment serves: nothing else is fetched, kept or loaded."""
     served = DeploymentArm.objects.exclude(deployment__state=DeploymentState.DELETED).values("version_id")
-    versions = ModelVersion.objects.filter(pk__in=served).select_related("model").prefetch_related("files__artifact")
-    return {
-        version.id: VersionEntry(
-            id=version.id,
-            tenant_id=version.tenant_id,
-            model=version.model.name,
-            number=version.number,
-            digest=version.content.digest,
-            files=tuple(
-                VersionFile(name=file.name, sha256=file.artifact.sha256, size_bytes=file.artifact.size_bytes)
-                for file in version.files.all()
-            ),
-            context_tokens=version.content.context_tokens,
-            created_at_ms=int(version.created_at.timestamp() * 1000),
-        )
-        for version in versions
-    }
+    versions = ModelVersion.objects.filter(pk__in=served).select_related("model")
+    return {version.id: version_entry(version) for version in versions.prefetch_related("files__artifact", "aliases")}
 
 
 @contextmanager

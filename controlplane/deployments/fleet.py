@@ -1,14 +1,14 @@
-"""Takes in what the fleet reports: the table of replicas as it is, and each change of state once."""
+"""Takes in what the fleet reports: replicas and costs as they are, and each change of state once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 from django.utils import timezone
 
-from controlplane.deployments.models import Deployment, FleetNode, ReplicaEvent, ReplicaRow
+from controlplane.deployments.models import Deployment, FleetNode, ReplicaEvent, ReplicaRow, RestartCosts
 from controlplane.metering.services import replica_ended
-from dataplane.contracts.replica import FleetReport, ReplicaReport, ReplicaState, ReplicaTable
+from dataplane.contracts.replica import FleetReport, ReplicaReport, ReplicaState, TierCost
 from dataplane.contracts.replica import ReplicaEvent as EventReport
 from tenants.actor import Actor, acting_as, require
 from tenants.roles import Permission
@@ -29,14 +29,15 @@ def report_replicas(*, actor: Actor, report: FleetReport) -> None:
         owners = _owners(report)
         _keep_events(report.table.node, report.events, owners)
         ended = {event.replica_id for event in report.events if event.new is ReplicaState.STOPPED}
-        ended |= _take_table(report.table, owners)
+        ended |= _take_table(report, owners)
+        _keep_costs(report.costs, owners)
         replica_ended(actor=actor, replica_ids=ended)
 
 
 def _owners(report: FleetReport) -> dict[str, str]:
     """The owner of each deployment that is named: read here, since it decides who may see the rows."""
     named = {replica.deployment_id for replica in report.table.replicas}
-    named |= {event.deployment_id for event in report.events}
+    named |= {event.deployment_id for event in report.events} | report.costs.keys()
     return dict(Deployment.objects.filter(pk__in=named).values_list("pk", "tenant_id"))
 
 
@@ -61,8 +62,26 @@ def _keep_events(node: str, events: Sequence[EventReport], owners: dict[str, str
     )
 
 
-def _take_table(table: ReplicaTable, owners: dict[str, str]) -> set[str]:
+def _keep_costs(costs: Mapping[str, Sequence[TierCost]], owners: dict[str, str]) -> None:
+    """Keep the last costs of each deployment. Most reports repeat them: only what differs is written."""
+    told = {pk: msgspec.to_builtins(list(tiers)) for pk, tiers in costs.items() if pk in owners}
+    known = dict(RestartCosts.objects.filter(pk__in=told).values_list("pk", "costs"))
+    now = timezone.now()
+    RestartCosts.objects.bulk_create(
+        [
+            RestartCosts(deployment_id=pk, tenant_id=owners[pk], costs=tiers, at=now)
+            for pk, tiers in sorted(told.items())
+            if known.get(pk) != tiers
+        ],
+        update_conflicts=True,
+        unique_fields=["deployment"],
+        update_fields=["costs", "at"],
+    )
+
+
+def _take_table(report: FleetReport, owners: dict[str, str]) -> set[str]:
     """Replace the node's rows; return the replicas that ended."""
+    table = report.table
     now, at = timezone.now(), _time(table.at_ms)
     FleetNode.objects.bulk_create(
         [FleetNode(node=table.node, number=-1, at=datetime.fromtimestamp(0, UTC), seen_at=now)], ignore_conflicts=True
@@ -74,7 +93,9 @@ def _take_table(table: ReplicaTable, owners: dict[str, str]) -> set[str]:
         node.save(update_fields=["seen_at"])
         return set()
     node.number, node.at = table.number, at
-    node.save(update_fields=["number", "at", "seen_at"])
+    if report.resources is not None:
+        node.resources = msgspec.to_builtins(report.resources)
+    node.save(update_fields=["number", "at", "seen_at", "resources"])
     rows = [_row(node, replica, owners) for replica in table.replicas]
     known = {row.replica_id for row in rows}
     gone = ReplicaRow.objects.filter(node=node).exclude(pk__in=known)

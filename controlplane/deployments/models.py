@@ -2,12 +2,13 @@
 
 from typing import ClassVar
 
+import msgspec
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
 from controlplane.registry.models import NAME_PATTERN, ModelVersion
-from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.catalog import EngineSettings, IdlePolicy, KeepWarm, Share
 from dataplane.contracts.ids import Kind
 from dataplane.contracts.memory import DTYPE_BYTES
 from dataplane.contracts.replica import ReplicaState
@@ -17,6 +18,8 @@ from tenants.models import Tenant
 
 DEVICES = ("auto", "cpu", "cuda")
 _REPLICA_STATES = [state.value for state in ReplicaState]
+_SERVED_ID_MAX_CHARS = 64
+"""A replica on trial reports an id made of a prefix and the version's, which is longer than an id."""
 
 
 class DeploymentState(models.TextChoices):
@@ -38,6 +41,8 @@ class Deployment(models.Model):
     """A name that applications call as ``model``, how its replicas run, and how many there may be.
 
     ``owner`` is the tenant's slug, which never changes: another tenant that may call this cannot read the tenant's row.
+    ``revision`` counts the changes of its settings: who changes them says which he has seen. ``schedules`` is a list of
+    :class:`~dataplane.contracts.catalog.KeepWarm`.
     """
 
     id = PublicId(Kind.DEPLOYMENT)
@@ -54,6 +59,12 @@ class Deployment(models.Model):
     prefix_cache = models.BooleanField()
     min_replicas = models.IntegerField()
     max_replicas = models.IntegerField()
+    asleep_after_s = models.IntegerField(null=True)
+    warm_after_s = models.IntegerField(null=True)
+    disk_after_s = models.IntegerField(null=True)
+    cold_wait_s = models.IntegerField(default=IdlePolicy().cold_wait_s)
+    schedules = models.JSONField(default=list)
+    revision = models.IntegerField(default=1)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     deleted_at = models.DateTimeField(null=True)
 
@@ -84,6 +95,13 @@ class Deployment(models.Model):
                 name="deployment_replicas", condition=Q(min_replicas__gte=0, max_replicas__gte=1)
                 & Q(max_replicas__gte=F("min_replicas")),
             ),
+            models.CheckConstraint(
+                name="deployment_idle",
+                condition=Q(asleep_after_s__gte=1, warm_after_s__gte=1, disk_after_s__gte=1, cold_wait_s__gte=0)
+                & Q(warm_after_s__gte=F("asleep_after_s"), disk_after_s__gte=F("asleep_after_s"))
+                & Q(disk_after_s__gte=F("warm_after_s")),
+            ),
+            models.CheckConstraint(name="deployment_revision", condition=Q(revision__gte=1)),
         ]  # fmt: skip
 
     def __str__(self) -> str:
@@ -93,6 +111,16 @@ class Deployment(models.Model):
     def engine(self) -> EngineSettings:
         """How the replicas run, as the catalog carries it."""
         return EngineSettings(**{name: getattr(self, name) for name in EngineSettings.__struct_fields__})
+
+    @property
+    def idle(self) -> IdlePolicy:
+        """How warm it is kept when idle, as the catalog carries it."""
+        return IdlePolicy(**{name: getattr(self, name) for name in IdlePolicy.__struct_fields__})
+
+    @property
+    def keep_warm(self) -> tuple[KeepWarm, ...]:
+        """When replicas are kept ready, as the catalog carries it."""
+        return msgspec.convert(self.schedules, tuple[KeepWarm, ...])
 
 
 class DeploymentArm(models.Model):
@@ -174,12 +202,16 @@ class CatalogHead(models.Model):
 
 
 class FleetNode(models.Model):
-    """A node of the fleet, and the last table of its replicas that was taken."""
+    """A node of the fleet, and the last table of its replicas that was taken.
+
+    ``resources`` is its :class:`~dataplane.contracts.replica.NodeReport`, once it has said what it has.
+    """
 
     node = models.CharField(primary_key=True, max_length=64)
     number = models.BigIntegerField()
     at = models.DateTimeField()
     seen_at = models.DateTimeField()
+    resources = models.JSONField(null=True)
 
     objects: ClassVar[models.Manager["FleetNode"]] = models.Manager()
 
@@ -196,7 +228,7 @@ class ReplicaRow(models.Model):
     replica_id = models.CharField(primary_key=True, max_length=64)
     node = models.ForeignKey(FleetNode, on_delete=models.PROTECT, related_name="replicas")
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", null=True)
-    deployment_id = models.CharField(max_length=ID_MAX_CHARS, blank=True)
+    deployment_id = models.CharField(max_length=_SERVED_ID_MAX_CHARS, blank=True)
     version_id = models.CharField(max_length=ID_MAX_CHARS, blank=True)
     state = models.CharField(max_length=16)
     cause = models.CharField(max_length=300)
@@ -223,7 +255,7 @@ class ReplicaEvent(models.Model):
     sequence = models.BigIntegerField()
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", null=True)
     replica_id = models.CharField(max_length=64)
-    deployment_id = models.CharField(max_length=ID_MAX_CHARS, blank=True)
+    deployment_id = models.CharField(max_length=_SERVED_ID_MAX_CHARS, blank=True)
     version_id = models.CharField(max_length=ID_MAX_CHARS, blank=True)
     at = models.DateTimeField()
     old = models.CharField(max_length=16)
@@ -247,3 +279,22 @@ class ReplicaEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.replica_id} {self.old} > {self.new}"
+
+
+class RestartCosts(models.Model):
+    """What starts of a deployment took from each tier, as its fleet told last.
+
+    ``costs`` is a list of :class:`~dataplane.contracts.replica.TierCost`.
+    """
+
+    deployment = models.OneToOneField(
+        Deployment, on_delete=models.PROTECT, primary_key=True, related_name="restart_costs"
+    )
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    costs = models.JSONField()
+    at = models.DateTimeField()
+
+    objects = TenantManager()
+
+    def __str__(self) -> str:
+        return f"restart costs of {self.deployment_id}"

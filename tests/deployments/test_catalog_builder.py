@@ -7,8 +7,9 @@ from domain import PLATFORM, deploy, make_version
 
 from controlplane.deployments import catalog, services
 from controlplane.deployments.models import CatalogHead
+from controlplane.registry.models import ModelAlias
 from dataplane.contracts import catalog as contract
-from dataplane.contracts.catalog import Arm, EngineSettings, Limits, Share
+from dataplane.contracts.catalog import Arm, EngineSettings, IdlePolicy, KeepWarm, Limits, Share
 from tenants.actor import acting_as, member_actor, platform_actor, system_actor
 from tenants.errors import Forbidden
 from tenants.models import OutboxEvent
@@ -26,7 +27,12 @@ def test_the_catalog_says_who_may_call_what_and_how_it_is_made(personas):
     issued = keys.issue_key(actor=alice, name="app")
     quotas.set_tenant_quota(actor=root, tenant_id=personas.acme.id, limits=Limits(requests_per_minute=60))
     version = make_version(personas.acme)
-    deployment = deploy(personas.acme, version=version, min_replicas=0, max_replicas=2)
+    with acting_as(PLATFORM):
+        for name in ("stable", "best"):
+            ModelAlias.objects.create(tenant=personas.acme, model=version.model, version=version, name=name)
+    idle = IdlePolicy(asleep_after_s=60, disk_after_s=600, cold_wait_s=20)
+    mornings = KeepWarm(days=(0, 4), from_minute=480, to_minute=720, min_replicas=1)
+    deployment = deploy(personas.acme, version=version, min_replicas=0, max_replicas=2, idle=idle, schedules=[mornings])
     services.set_grant(actor=root, deployment_id=deployment.id, grantee_slug="evil", share=Share(100, 200, 3))
     seen = latest()
     assert {tenant.name: tenant.limits for tenant in seen.tenants.values()} == {
@@ -42,10 +48,12 @@ def test_the_catalog_says_who_may_call_what_and_how_it_is_made(personas):
         personas.evil.id: Share(100, 200, 3),
     }
     assert entry.engine == EngineSettings(kv_memory_mb=1, block_size=16)
+    assert (entry.idle, entry.schedules) == (idle, (mornings,))
     assert list(contract.callable_names(seen, personas.evil.id)) == ["acme/chat"]
     files = seen.versions[version.id].files
     assert [(file.name, file.size_bytes) for file in files] == [("config.json", 1_000), ("model.safetensors", 400_000)]
     assert seen.versions[version.id].digest == version.digest
+    assert seen.versions[version.id].aliases == ("best", "stable")
 
 
 def test_versions_that_no_deployment_serves_stay_out(personas):

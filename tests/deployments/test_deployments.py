@@ -1,14 +1,17 @@
 import pytest
 from django.db import IntegrityError, connection
+from django.utils import timezone
 from domain import KV_BYTES_PER_TOKEN, PLATFORM, deploy, make_version
 
 from controlplane.deployments import selectors, services
 from controlplane.deployments.models import Deployment, DeploymentArm, Grant
-from controlplane.registry.models import VersionState
+from controlplane.registry.holders import holders
+from controlplane.registry.models import ModelVersion, VersionState
 from dataplane.contracts.catalog import EngineSettings, Share
 from tenants.actor import acting_as, member_actor, platform_actor
 from tenants.errors import Conflict, Forbidden, Invalid, NotFound
 from tenants.models import AuditEvent, OutboxEvent
+from tenants.services import issue_key, revoke_key
 
 
 @pytest.fixture
@@ -55,11 +58,16 @@ def test_a_name_is_taken_once_and_free_again_after_the_end(personas, bob):
 
 def test_only_a_ready_version_of_the_own_tenant_is_deployed(personas, bob, mallory):
     version = make_version(personas.acme)
-    rejected = make_version(personas.acme, state=VersionState.REJECTED)
     with pytest.raises(NotFound):
         services.deploy_version(actor=mallory, name="mine", version_id=version.id)
-    with pytest.raises(Conflict, match="rejected"):
-        services.deploy_version(actor=bob, name="bad", version_id=rejected.id)
+    for state in (VersionState.REJECTED, VersionState.ARCHIVED):
+        other = make_version(personas.acme, state=state)
+        with pytest.raises(Conflict, match=f"is {state}"):
+            services.deploy_version(actor=bob, name="bad", version_id=other.id)
+    with acting_as(PLATFORM):
+        ModelVersion.objects.filter(pk=version.id).update(deleted_at=timezone.now())
+    with pytest.raises(NotFound):
+        services.deploy_version(actor=bob, name="gone", version_id=version.id)
 
 
 def test_a_viewer_deploys_nothing(personas):
@@ -134,10 +142,10 @@ def test_a_guest_sees_that_it_may_call_and_nothing_of_how_it_runs(personas, root
     services.set_grant(actor=root, deployment_id=deployment.id, grantee_slug="evil", share=Share())
     seen = selectors.get_deployment(actor=mallory, deployment_id=deployment.id)
     assert (seen.name, seen.is_own, seen.arms, seen.num_replicas) == ("acme/chat", False, (), 0)
-    for ask in (selectors.list_replicas, selectors.list_replica_events, selectors.get_pool):
+    for ask in (selectors.list_replicas, selectors.list_events, selectors.get_pool, selectors.restart_costs):
         with pytest.raises(NotFound):
             ask(actor=mallory, deployment_id=deployment.id)
-    for change in (services.pause_deployment, services.delete_deployment):
+    for change in (services.pause_deployment, services.delete_deployment, selectors.list_dependents):
         with pytest.raises(NotFound):
             change(actor=mallory, deployment_id=deployment.id)
 
@@ -154,6 +162,34 @@ def test_a_deployment_is_paused_resumed_and_ended_once(personas, bob):
     with pytest.raises(NotFound):
         services.resume_deployment(actor=bob, deployment_id=deployment.id)
     assert verbs()[-4:] == ["deployment.create", "deployment.pause", "deployment.resume", "deployment.delete"]
+
+
+def test_what_depends_on_a_deployment_is_named_before_it_ends(personas, bob, root):
+    deployment = deploy(personas.acme)
+    limited = issue_key(actor=bob, name="ci", deployment_ids=[deployment.id])
+    issue_key(actor=bob, name="free")
+    old = issue_key(actor=bob, name="old", deployment_ids=[deployment.id])
+    revoke_key(actor=bob, key_id=old.key.id)
+    services.set_grant(actor=root, deployment_id=deployment.id, grantee_slug="evil", share=Share())
+    found = selectors.list_dependents(actor=bob, deployment_id=deployment.id)
+    assert ([key.name for key in found.keys], found.tenants) == (["ci"], ("evil",))
+    with pytest.raises(Conflict, match=rf"the key ci \({limited.key.prefix}\), the tenant evil\.") as refusal:
+        services.delete_deployment(actor=bob, deployment_id=deployment.id)
+    assert refusal.value.code == "has_dependents"
+    with pytest.raises(Invalid, match="not the deployment's name"):
+        services.delete_deployment(actor=bob, deployment_id=deployment.id, confirm="chats")
+    assert services.delete_deployment(actor=bob, deployment_id=deployment.id, confirm="chat").deleted_at is not None
+
+
+def test_a_version_is_held_by_the_living_deployments_that_serve_it(personas, bob):
+    version = make_version(personas.acme)
+    first, second = (deploy(personas.acme, name=name, version=version) for name in ("chat", "mail"))
+    with acting_as(bob):
+        assert holders(version) == ["the deployment chat", "the deployment mail"]
+    assert selectors.list_serving(actor=bob, version_id=version.id) == [first, second]
+    services.delete_deployment(actor=bob, deployment_id=first.id)
+    with acting_as(bob):
+        assert holders(version) == ["the deployment mail"]
 
 
 def test_the_database_itself_keeps_the_weights_at_100(committed, personas):

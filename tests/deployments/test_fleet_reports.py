@@ -1,12 +1,22 @@
 import msgspec
 import pytest
-from domain import PLATFORM, deploy
+from domain import PLATFORM, deploy, make_version
 
 from controlplane.deployments import fleet, selectors
-from controlplane.deployments.models import FleetNode, ReplicaEvent, ReplicaRow
+from controlplane.deployments.models import FleetNode, ReplicaEvent, ReplicaRow, RestartCosts
 from controlplane.metering.models import EndedReplica
 from dataplane.contracts.generation import EngineLoad, TenantLoad
-from dataplane.contracts.replica import FleetReport, ReplicaReport, ReplicaState, ReplicaTable
+from dataplane.contracts.replica import (
+    TRIAL_PREFIX,
+    Device,
+    FleetReport,
+    NodeReport,
+    ReplicaReport,
+    ReplicaState,
+    ReplicaTable,
+    Tier,
+    TierCost,
+)
 from dataplane.contracts.replica import ReplicaEvent as EventReport
 from tenants.actor import acting_as, member_actor, platform_actor
 from tenants.errors import Forbidden
@@ -28,9 +38,11 @@ def event(sequence: int, deployment_id: str = "", new: ReplicaState = ReplicaSta
     )  # fmt: skip
 
 
-def report(number: int, *replicas: ReplicaReport, events: tuple[EventReport, ...] = (), at_ms: int = AT_MS) -> None:
+def report(
+    number: int, *replicas: ReplicaReport, events: tuple[EventReport, ...] = (), at_ms: int = AT_MS, **more
+) -> None:
     table = ReplicaTable(node="n1", number=number, at_ms=at_ms + number, replicas=replicas)
-    fleet.report_replicas(actor=PLATFORM, report=FleetReport(table=table, events=events))
+    fleet.report_replicas(actor=PLATFORM, report=FleetReport(table=table, events=events, **more))
 
 
 def states() -> dict[str, str]:
@@ -75,9 +87,9 @@ def test_an_event_told_twice_is_kept_once(personas):
     events = (event(1, deployment.id), event(2, deployment.id, ReplicaState.DRAINING))
     for number in (1, 2):
         report(number, replica(deployment.id), events=events)
-    seen = selectors.list_replica_events(actor=member_actor(personas.carol, "acme"), deployment_id=deployment.id)
-    assert [(row.sequence, row.new, row.cause) for row in seen] == [
-        (2, "draining", "smoke passed"), (1, "ready", "smoke passed"),
+    seen = selectors.list_events(actor=member_actor(personas.carol, "acme"), deployment_id=deployment.id)
+    assert [(row.new, row.cause) for row in seen if row.replica_id] == [
+        ("draining", "smoke passed"), ("ready", "smoke passed"),
     ]  # fmt: skip
 
 
@@ -89,6 +101,37 @@ def test_metering_hears_of_replicas_that_stopped_or_vanished(personas):
         assert set(EndedReplica.objects.values_list("replica_id", flat=True)) == {"rep_2", "rep_3", "rep_4"}
 
 
+def test_the_last_told_costs_of_starts_are_shown_to_the_owner(personas):
+    deployment, alice = deploy(personas.acme), member_actor(personas.alice, "acme")
+    assert selectors.restart_costs(actor=alice, deployment_id=deployment.id) == selectors.Costs((), None)
+    asleep, disk = TierCost(Tier.ASLEEP, 300, 450, 9), TierCost(Tier.DISK, 4_000, 5_000, 2)
+    report(1, costs={deployment.id: (asleep,), "dep_of_before": (disk,)})
+    first = selectors.restart_costs(actor=alice, deployment_id=deployment.id)
+    assert first.tiers == (asleep,)
+    report(2, costs={deployment.id: (asleep,)})
+    assert selectors.restart_costs(actor=alice, deployment_id=deployment.id) == first
+    report(3, costs={deployment.id: (asleep, disk)})
+    assert selectors.restart_costs(actor=alice, deployment_id=deployment.id).tiers == (asleep, disk)
+
+
+def test_a_nodes_resources_stay_known_when_a_report_leaves_them_out(personas):
+    resources = NodeReport(
+        memory_bytes=16, available_bytes=8, devices=(Device("cpu", "two cores", 16),), asleep_budget_bytes=4,
+        warm_idle_floor=1, max_processes=8,
+    )  # fmt: skip
+    report(1, resources=resources)
+    report(2)
+    (node,) = selectors.list_fleet(actor=platform_actor(personas.root))
+    assert node.resources == resources
+
+
+def test_a_replica_on_trial_is_the_platforms_alone(personas):
+    version = make_version(personas.acme)
+    report(1, replica(f"{TRIAL_PREFIX}{version.id}"), events=(event(1, f"{TRIAL_PREFIX}{version.id}"),))
+    with acting_as(PLATFORM):
+        assert (ReplicaRow.objects.get().tenant_id, ReplicaEvent.objects.get().tenant_id) == (None, None)
+
+
 def test_text_that_the_database_cannot_hold_does_not_stop_the_report(personas):
     report(1, msgspec.structs.replace(replica(), cause="a\0b", detail="c\0d" + "x" * 999))
     with acting_as(PLATFORM):
@@ -97,11 +140,12 @@ def test_text_that_the_database_cannot_hold_does_not_stop_the_report(personas):
 
 def test_only_the_platform_reports_and_no_table_shows_a_stranger_anything(personas):
     deployment = deploy(personas.acme)
-    report(1, replica(deployment.id), events=(event(1, deployment.id),))
+    costs = {deployment.id: (TierCost(Tier.DISK, 1, 1, 1),)}
+    report(1, replica(deployment.id), events=(event(1, deployment.id),), costs=costs)
     mallory = member_actor(personas.mallory, "evil")
     with pytest.raises(Forbidden):
         fleet.report_replicas(actor=mallory, report=FleetReport(table=ReplicaTable("n", 1, 1, ()), events=()))
-    for model in (ReplicaRow, ReplicaEvent, FleetNode):
+    for model in (ReplicaRow, ReplicaEvent, RestartCosts, FleetNode):
         with acting_as(PLATFORM):
             assert model.objects.exists()
         with acting_as(mallory):

@@ -67,11 +67,13 @@ api:resume POST                                       401   409 409   403  403  
 api:replicas GET                                      401   200 200   200  403     404  404  200  404  401
 api:events GET                                        401   200 200   200  403     404  404  200  404  401
 api:shares GET                                        401   200 200   200  403     404  404  200  404  401
+api:deployment PATCH                                  401   422 422   403  403     422  404  422  422  401
 api:shares PUT                                        401   422 422   403  403     422  404  422  422  401
 api:usage GET                                         401   200 200   200  200     200  404  200  200  401
 api:usage-month GET                                   401   200 200   200  200     200  404  200  200  401
 api:requests GET                                      401   200 200   200  403     200  404  200  200  401
 api:request GET                                       401   200 200   200  403     404  404  200  404  401
+api:costs GET                                         401   200 200   200  403     404  404  200  404  401
 
 # the platform's API: people only
 api:platform-tenants GET                              401   404 404   404  404     404  200  404  404  401

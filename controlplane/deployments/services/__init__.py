@@ -1,0 +1,27 @@
+"""Every change to deployments and their shares: keyword-only, the actor first, one transaction, its audit row."""
+
+from controlplane.deployments.services.grants import remove_grant, set_grant
+from controlplane.deployments.services.lifecycle import (
+    DEFAULT_KV_MEMORY_MB,
+    OWNER_GUARANTEE,
+    HasDependentsError,
+    delete_deployment,
+    deploy_version,
+    pause_deployment,
+    resume_deployment,
+)
+from controlplane.deployments.services.settings import Changes, configure_deployment
+
+__all__ = [
+    "DEFAULT_KV_MEMORY_MB",
+    "OWNER_GUARANTEE",
+    "Changes",
+    "HasDependentsError",
+    "configure_deployment",
+    "delete_deployment",
+    "deploy_version",
+    "pause_deployment",
+    "remove_grant",
+    "resume_deployment",
+    "set_grant",
+]
