@@ -1,7 +1,8 @@
-"""The fleet's internal HTTP: the replica table for gateways, drains by order, health and figures."""
+"""The fleet's internal HTTP: the replica table and the demand of gateways, trials, drains by order, health, figures."""
 
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -12,11 +13,13 @@ from starlette.routing import Route
 
 from dataplane.contracts.errors import ApiError, Code, envelope
 from dataplane.contracts.internal_calls import is_internal
-from dataplane.contracts.replica import ReplicaState
+from dataplane.contracts.replica import Demand, ReplicaState, TrialRequest
 from dataplane.fleet.fleet import Fleet
 
 _MAX_WAIT_S = 30.0
 _STALE_S = 10.0
+_MAX_BODY_BYTES = 4 * 1024 * 1024
+_Body = TypeVar("_Body")
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -47,6 +50,22 @@ def make_app(fleet: Fleet, internal_secret: str) -> Starlette:
             raise ApiError(Code.NOT_FOUND, f"no replica {replica_id} is ready; see GET /replicas")
         return Response(status_code=202)
 
+    async def demand(request: Request) -> Response:
+        fleet.take_demand(await _body(request, Demand))
+        return Response(status_code=204)
+
+    async def begin_trial(request: Request) -> Response:
+        fleet.try_out(await _body(request, TrialRequest))
+        return Response(status_code=202)
+
+    async def trial(request: Request) -> Response:
+        """How a trial stands; with ``wait_s``, once it has ended."""
+        wait_s = min(_number(request, "wait_s", 0), _MAX_WAIT_S)
+        report = await fleet.trials.report(request.path_params["version_id"], wait_s)
+        if report is None:
+            raise ApiError(Code.NOT_FOUND, "this version was not tried lately; begin with POST /trials")
+        return Response(msgspec.json.encode(report), media_type="application/json")
+
     async def health(_: Request) -> Response:
         """Well means that deciding goes on; what runs is told beside it."""
         idle_s = time.monotonic() - fleet.reconciled_at_s
@@ -56,7 +75,8 @@ def make_app(fleet: Fleet, internal_secret: str) -> Starlette:
             "status": "ok" if idle_s < _STALE_S else "stalled",
             "node": fleet.journal.node,
             "ready": sum(row.state is ReplicaState.READY for row in rows),
-            "missing": sum(row.state is ReplicaState.COLD for row in rows),
+            "missing": sum(row.state is ReplicaState.COLD and not row.idle for row in rows),
+            "asleep": sum(row.state is ReplicaState.ASLEEP for row in rows),
             "catalog": {"number": fleet.follower.catalog.number, "age_s": None if age_s is None else round(age_s, 1)},
         }
         return JSONResponse(body, status_code=200 if idle_s < _STALE_S else 503)
@@ -68,10 +88,25 @@ def make_app(fleet: Fleet, internal_secret: str) -> Starlette:
         routes=[
             Route("/replicas", guarded(replicas)),
             Route("/replicas/{replica_id}/drain", guarded(drain), methods=["POST"]),
+            Route("/demand", guarded(demand), methods=["POST"]),
+            Route("/trials", guarded(begin_trial), methods=["POST"]),
+            Route("/trials/{version_id}", guarded(trial)),
             Route("/health", health),
             Route("/metrics", guarded(metrics)),
         ]
     )
+
+
+async def _body(request: Request, kind: type[_Body]) -> _Body:
+    raw = b""
+    async for part in request.stream():
+        raw += part
+        if len(raw) > _MAX_BODY_BYTES:
+            raise ApiError(Code.BODY_TOO_LARGE, f"the body is over the limit of {_MAX_BODY_BYTES} bytes")
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise ApiError(Code.INVALID_REQUEST, f"the body is not a {kind.__name__}: {error}") from error
 
 
 def _number(request: Request, name: str, default: float) -> float:

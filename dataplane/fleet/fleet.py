@@ -4,7 +4,6 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable
 
 import structlog
 
@@ -12,23 +11,41 @@ from dataplane.catalog.follower import Follower
 from dataplane.contracts.catalog import Catalog, Share
 from dataplane.contracts.ids import Kind, new_id
 from dataplane.contracts.replica import Attach as AttachMessage
-from dataplane.contracts.replica import ReplicaEvent, ReplicaReport, ReplicaState
-from dataplane.fleet import placement, shares
+from dataplane.contracts.replica import Demand, ReplicaEvent, ReplicaReport, ReplicaState, Tier, TrialRequest
+from dataplane.fleet import placement, shares, trials
 from dataplane.fleet.backends import Backend, WorkerSpec
 from dataplane.fleet.backoff import STABLE_S, History, after_failure
+from dataplane.fleet.demand import Demands
 from dataplane.fleet.journal import Journal
 from dataplane.fleet.metrics import Metrics
-from dataplane.fleet.placement import Action, Assignment, Attach, Drain, Observation, Prepare, Start, Stop
+from dataplane.fleet.plan import (
+    Action,
+    Assignment,
+    Attach,
+    Drain,
+    Observation,
+    Plan,
+    Prepare,
+    Sleep,
+    Start,
+    Stop,
+    Wake,
+)
 from dataplane.fleet.preparation import Preparation
 from dataplane.fleet.replica import Patience, Replica
 from dataplane.fleet.reporter import Reporter
-from dataplane.fleet.rows import cold_row, row
+from dataplane.fleet.rows import Rows
 from dataplane.fleet.settings import Settings
+from dataplane.fleet.starts import Starts
 from dataplane.fleet.table import Table
+from dataplane.fleet.tier_memory import TierMemory
+from dataplane.fleet.tiers import Use
+from dataplane.fleet.trials import Trials
+from dataplane.fleet.versions import Source, Versions
 
 _STOPPED_ROWS = 20
 _TICK_S = 0.25
-_WELL = frozenset({ReplicaState.READY, ReplicaState.WARM_IDLE})
+_WELL = frozenset({ReplicaState.READY, ReplicaState.ASLEEP, ReplicaState.WARM_IDLE})
 _log = structlog.get_logger(__name__)
 
 
@@ -51,13 +68,19 @@ class Fleet:
         self._lives: set[asyncio.Task[None]] = set()
         self._ended: deque[ReplicaReport] = deque(maxlen=_STOPPED_ROWS)
         self._failures: dict[Assignment | None, History] = {}
-        self._vacancies: tuple[placement.Vacancy, ...] = ()
-        self._cold: dict[tuple[Assignment, int], ReplicaReport] = {}
+        self._plan = Plan(actions=(), vacancies=(), resting=(), wanted={}, next_at_s=None)
+        self._demands = Demands()
+        self._starts = Starts()
+        self._memory = TierMemory(settings.home / "fleet-tiers.json")
+        self.trials = Trials()
         self.journal = Journal(settings.home / "fleet-events.json", settings.hostname)
         self.table = Table(self.journal.node)
         self.metrics = Metrics(lambda: self.table.latest)
         self.reconciled_at_s = time.monotonic()
-        self._preparation = Preparation(settings.home, self._wake.set)
+        self._preparation = Preparation(
+            Versions(settings.home, settings.blobs_dir, _source(settings)), on_change=self._wake.set
+        )
+        self._rows = Rows(self.journal.node, self._memory, self._starts, self._preparation.is_here)
         self.follower = Follower(
             redis_url=settings.redis_url,
             control_url=settings.control_url,
@@ -70,6 +93,8 @@ class Fleet:
             internal_secret=settings.internal_secret,
             journal=self.journal,
             table=self.table,
+            memory=self._memory,
+            policy=settings.policy,
         )
 
     async def run(self, until: asyncio.Event) -> None:
@@ -79,6 +104,7 @@ class Fleet:
         drained = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reporter.run(drained))
+            tasks.create_task(self._memory.run(drained))
             work = (self.follower.run(), self._preparation.run(), self._reconcile_forever())
             background = [tasks.create_task(each) for each in work]
             await until.wait()
@@ -88,14 +114,28 @@ class Fleet:
                 task.cancel()
 
     def drain(self, replica_id: str, cause: str) -> bool:
-        """Drain one replica by order; False: there is none of that name that serves."""
+        """Drain one replica by order, or end one that sleeps; False: there is none of that name that does either."""
         replica = self._replicas.get(replica_id)
-        if replica is None or replica.state is not ReplicaState.READY:
+        if replica is None or replica.state not in {ReplicaState.READY, ReplicaState.ASLEEP}:
             return False
-        replica.drain(cause)
+        _end(replica, cause)
         return True
 
+    def take_demand(self, demand: Demand) -> None:
+        """Hear from a gateway who waits for what."""
+        self._demands.take(demand, time.monotonic())
+        self._wake.set()
+
+    def try_out(self, request: TrialRequest) -> None:
+        """Begin a trial, unless one of the same version runs."""
+        self.trials.begin(request, time.monotonic())
+        self._wake.set()
+
     # --- deciding
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self.trials.overlay(self.follower.catalog)
 
     async def _reconcile_forever(self) -> None:
         while not self._closing:
@@ -109,21 +149,52 @@ class Fleet:
                 pass
 
     def _reconcile(self) -> float | None:
-        catalog = self.follower.catalog
+        now_s = time.monotonic()
+        self.trials.expire(now_s)
+        catalog = self._catalog
         self._forgive_stable()
         seen = Observation(
             replicas=tuple(replica.view for replica in self._replicas.values()),
             versions=self._preparation.views,
             failures=self._failures,
+            uses=self._uses(catalog, now_s),
+            unix_s=time.time(),
         )
-        plan = placement.plan(catalog, seen, self._settings.policy, time.monotonic())
+        plan = self._plan = placement.plan(catalog, seen, self._settings.policy, now_s)
         for action in plan.actions:
             self._carry_out(action, catalog)
-        self._vacancies = plan.vacancies
+        is_warm = any(replica.state is ReplicaState.WARM_IDLE for replica in seen.replicas)
+        missing = [vacancy.assignment for vacancy in plan.vacancies]
+        self._starts.missing(missing, Tier.WARM if is_warm else Tier.DISK, now_s)
+        self._tell_trials()
         self._send_shares(catalog)
         self._publish()
         self.reconciled_at_s = time.monotonic()
         return plan.next_at_s
+
+    def _uses(self, catalog: Catalog, now_s: float) -> dict[str, Use]:
+        """Note what is used now, and return when each deployment was used last."""
+        waiting = self._demands.waiting(now_s)
+        used = waiting.keys() & catalog.deployments.keys()
+        for replica in self._replicas.values():
+            if replica.state is ReplicaState.READY and replica.assignment and replica.has_worked():
+                used.add(replica.assignment.deployment_id)
+        for deployment_id in used:
+            self._memory.used(deployment_id, now_s)
+        return {
+            deployment_id: Use(self._memory.last_use_s(deployment_id), is_now=deployment_id in waiting)
+            for deployment_id in catalog.deployments
+        }
+
+    def _tell_trials(self) -> None:
+        for vacancy in self._plan.vacancies:
+            deployment_id, version_id = vacancy.assignment.deployment_id, vacancy.assignment.version_id
+            if trials.is_trial(deployment_id):
+                version = self._preparation.views.get(version_id)
+                if version is not None and version.cause:
+                    self.trials.failed(deployment_id, version.cause)
+                else:
+                    self.trials.waits(deployment_id, vacancy.cause)
 
     def _forgive_stable(self) -> None:
         for replica in self._replicas.values():
@@ -138,6 +209,10 @@ class Fleet:
                 self._preparation.prepare(catalog.versions[version_id])
             case Attach(replica_id, assignment):
                 self._attach(self._replicas[replica_id], assignment, catalog)
+            case Wake(replica_id, cause):
+                self._wake_up(self._replicas[replica_id], cause)
+            case Sleep(replica_id, cause):
+                self._replicas[replica_id].sleep(cause)
             case Drain(replica_id, cause):
                 self._replicas[replica_id].drain(cause)
             case Stop(replica_id, cause):
@@ -165,11 +240,19 @@ class Fleet:
             tenants=self._shares_of(assignment, catalog),
             salt_secret=shares.salt_secret(self._settings.cache_salt_secret, assignment.version_digest),
         )
+        need = self._starts.answered(assignment, Tier.WARM, time.monotonic())
         history = self._failures.get(assignment)
-        replica.attach(message, assignment, restarts=history.failures if history else 0)
+        if history is None:
+            replica.attach(message, assignment, restarts=0, need=need)
+        else:  # its waits between two tries are no measure of a start
+            replica.attach(message, assignment, restarts=history.failures, need=None)
+
+    def _wake_up(self, replica: Replica, cause: str) -> None:
+        if replica.assignment is not None:
+            replica.wake(cause, self._starts.answered(replica.assignment, Tier.ASLEEP, time.monotonic()))
 
     def _shares_of(self, assignment: Assignment, catalog: Catalog) -> dict[str, Share]:
-        total = sum(n for a, n in placement.wanted(catalog).items() if a.deployment_id == assignment.deployment_id)
+        total = sum(n for a, n in self._plan.wanted.items() if a.deployment_id == assignment.deployment_id)
         return shares.split(catalog.deployments[assignment.deployment_id].grants, total)
 
     def _send_shares(self, catalog: Catalog) -> None:
@@ -177,17 +260,19 @@ class Fleet:
             assignment = replica.assignment
             if replica.state is not ReplicaState.READY or assignment is None:
                 continue
-            if assignment.deployment_id in catalog.deployments:
+            if any(a.deployment_id == assignment.deployment_id for a in self._plan.wanted):
                 wanted = self._shares_of(assignment, catalog)
                 if wanted != replica.shares:
                     replica.set_shares(wanted)
 
     # --- hearing
 
-    def _take_catalog(self, catalog: Catalog) -> None:
+    def _take_catalog(self, _: Catalog) -> None:
+        catalog = self._catalog
         in_use = {replica.assignment.version_digest for replica in self._replicas.values() if replica.assignment}
-        self._preparation.keep(catalog.versions, in_use)
-        remembered = {None, *placement.wanted(catalog)}
+        self._preparation.keep(catalog.versions, in_use | self.trials.digests(time.monotonic()))
+        self._memory.keep(catalog.deployments)
+        remembered = {None, *placement.servable(catalog)}
         self._failures = {what: history for what, history in self._failures.items() if what in remembered}
         self._wake.set()
 
@@ -215,19 +300,42 @@ class Fleet:
             version_id=event.version_id,
             pid=replica.pid,
         )
-        if replica.state is ReplicaState.READY:
-            self.metrics.attach_seconds.observe(replica.loaded_in_ms / 1000)
+        if assignment is not None and trials.is_trial(assignment.deployment_id):
+            self.trials.waits(assignment.deployment_id, replica.cause)
+        if replica.state is ReplicaState.READY and old is ReplicaState.WARMING:
+            self._take_ready(replica)
         if replica.state is ReplicaState.STOPPED:
             self._bury(replica, old)
         self._publish()
         self._wake.set()
 
+    def _take_ready(self, replica: Replica) -> None:
+        assignment, need, now_s = replica.assignment, replica.need, time.monotonic()
+        if assignment is None:
+            return
+        if trials.is_trial(assignment.deployment_id):
+            self.trials.passed(assignment.deployment_id, replica.first_token_ms, now_s)
+            return
+        self._memory.used(assignment.deployment_id, now_s)  # its idle time begins here
+        if need is None:
+            return
+        tier = need.tier
+        if tier is not Tier.ASLEEP:
+            self.metrics.attach_seconds.observe(replica.loaded_in_ms / 1000)
+            converted = replica.status is not None and replica.status.converted
+            if converted or self._preparation.worked_since(assignment.version_id, need.since_s):
+                tier = Tier.STORE
+        self._memory.started(assignment.deployment_id, tier, round((now_s - need.since_s) * 1000))
+
     def _bury(self, replica: Replica, old: ReplicaState) -> None:
         del self._replicas[replica.replica_id]
-        self._ended.append(row(replica, self.journal.node))
+        self._ended.append(self._rows.of(replica))
         if replica.ending:
             return
         self.metrics.failures.labels(state=old.value).inc()
+        if replica.assignment is not None and trials.is_trial(replica.assignment.deployment_id):
+            self.trials.failed(replica.assignment.deployment_id, replica.cause)  # tried once
+            return
         self._failures[replica.assignment] = after_failure(
             self._failures.get(replica.assignment),
             cause=replica.cause,
@@ -241,34 +349,36 @@ class Fleet:
     # --- telling
 
     def _publish(self) -> None:
-        node = self.journal.node
-        rows = [row(replica, node) for replica in self._replicas.values()]
-        self.table.publish([*rows, *self._cold_rows(), *self._ended])
-
-    def _cold_rows(self) -> list[ReplicaReport]:
-        """Rows of wanted replicas that have no process; each keeps its id and its moment as long as it is missing."""
-        known, self._cold = self._cold, {}
-        for vacancy in self._vacancies:
-            key = (vacancy.assignment, sum(assignment == vacancy.assignment for assignment, _ in self._cold))
-            old = known.get(key)
-            replica_id, since_ms = (old.replica_id, old.since_ms) if old else (new_id(Kind.REPLICA), _now_ms())
-            self._cold[key] = cold_row(vacancy, self.journal.node, replica_id, since_ms)
-            if old is None or old.cause != vacancy.cause:
-                _log.info("fleet.vacancy", deployment_id=vacancy.assignment.deployment_id, cause=vacancy.cause)
-        return list(self._cold.values())
+        rows = [self._rows.of(replica) for replica in self._replicas.values()]
+        self.table.publish([*rows, *self._rows.without_process(self._plan), *self._ended])
 
     # --- ending
 
     async def _drain_everything(self) -> None:
         """Drain what serves, stop the rest, and wait until nothing runs."""
         self._closing = True
-        self._vacancies = ()
+        self._plan = Plan(actions=(), vacancies=(), resting=(), wanted={}, next_at_s=None)
         for replica in list(self._replicas.values()):
             if not replica.ending:
-                end: Callable[[str], None] = replica.drain if replica.state is ReplicaState.READY else replica.stop
-                end("the fleet shuts down")
+                _end(replica, "the fleet shuts down")
         if self._lives:
             await asyncio.wait(self._lives)
+
+
+def _end(replica: Replica, cause: str) -> None:
+    if replica.state is ReplicaState.READY:
+        replica.drain(cause)
+    else:
+        replica.stop(cause)
+
+
+def _source(settings: Settings) -> Source | None:
+    """Return where blobs come from that this machine does not have."""
+    if settings.bucket is None:
+        return None
+    from dataplane.fleet.bucket import Bucket  # noqa: PLC0415 - its client takes long to import
+
+    return Bucket(settings.bucket.name, settings.bucket.prefix, settings.bucket.endpoint)
 
 
 def _now_ms() -> int:

@@ -2,133 +2,61 @@
 
 The rules, each held by a property test:
 
-1. An active deployment gets ``min_replicas`` of every version whose arm has weight, never more than ``max_replicas``.
+1. An active deployment gets, of every version whose arm has weight, the replicas it keeps ready, or one while it is in
+   use, never more than ``max_replicas``. Idle, its replicas step down as :mod:`.tiers` says.
 2. A version is attached only to a WARM_IDLE process that never held weights. A process that did is stopped, never
    reused: one owner's private weights cannot meet another owner's requests.
-3. A replica that serves is drained before it stops. An outdated one (version out of every arm, other engine settings,
+3. Waking comes before loading, and both before stepping down. What sleeps stays within the node's memory budget, and
+   gives way to what needs a process: the least recently used first.
+4. A replica that serves is drained before it stops. An outdated one (version out of every arm, other engine settings,
    new name) is drained only when all of its deployment's wanted replicas are READY: no gap in traffic.
-4. What failed is not tried again before its back-off ends.
-5. The floor of warm idle processes is refilled when nothing is loading: a start does not slow a replacement down.
-6. Never more than ``max_processes``.
+5. What failed is not tried again before its back-off ends.
+6. The floor of warm idle processes is refilled when nothing is loading: a start does not slow a replacement down.
+7. Never more than ``max_processes``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 
-import msgspec
-
-from dataplane.contracts.catalog import Catalog, DeploymentEntry, EngineSettings
-from dataplane.contracts.replica import ReplicaState
-from dataplane.fleet.backoff import History
+from dataplane.contracts.catalog import Catalog, DeploymentEntry
+from dataplane.contracts.replica import ReplicaState, Tier
+from dataplane.fleet import tiers
+from dataplane.fleet.plan import (
+    Action,
+    Assignment,
+    Attach,
+    Drain,
+    Observation,
+    Plan,
+    Policy,
+    Prepare,
+    ReplicaView,
+    Resting,
+    Sleep,
+    Start,
+    Stop,
+    Vacancy,
+    Wake,
+)
+from dataplane.fleet.tiers import Goal, Sleeper, Use
 
 _SERVING_SOON = frozenset({ReplicaState.LOADING, ReplicaState.WARMING})
 _LIVE = _SERVING_SOON | {ReplicaState.READY}
+_OUTDATED = "replaced by a newer version or other settings"
 _GONE = frozenset({ReplicaState.COLD, ReplicaState.STOPPED})
 
 
-class Assignment(msgspec.Struct, frozen=True):
-    """What a replica serves. Two equal assignments are interchangeable; any difference means a new replica."""
+def servable(catalog: Catalog) -> dict[Assignment, DeploymentEntry]:
+    """Return every assignment of an active deployment that may have replicas: what is served now or on a call.
 
-    deployment_id: str
-    version_id: str
-    version_digest: str
-    owner_tenant_id: str
-    served_name: str
-    engine: EngineSettings
-
-
-class ReplicaView(msgspec.Struct, frozen=True):
-    """A replica as the planner sees it. ``assignment`` None: this process never held weights."""
-
-    replica_id: str
-    state: ReplicaState
-    assignment: Assignment | None = None
-    ending: bool = False
-
-
-class VersionView(msgspec.Struct, frozen=True):
-    """A version's files on this node: verified when ``ready``; else failed with ``cause``, or still being prepared."""
-
-    ready: bool
-    cause: str = ""
-    retry_at_s: float = 0.0
-
-
-class Policy(msgspec.Struct, frozen=True):
-    """The node's own settings."""
-
-    warm_idle_floor: int = 1
-    max_processes: int = 16
-
-
-class Start(msgspec.Struct, frozen=True):
-    """Start one process without weights."""
-
-
-class Prepare(msgspec.Struct, frozen=True):
-    """Bring a version's files to this node and verify them."""
-
-    version_id: str
-
-
-class Attach(msgspec.Struct, frozen=True):
-    """Load a version into a warm idle process."""
-
-    replica_id: str
-    assignment: Assignment
-
-
-class Drain(msgspec.Struct, frozen=True):
-    """Finish what runs, take nothing new, then end."""
-
-    replica_id: str
-    cause: str
-
-
-class Stop(msgspec.Struct, frozen=True):
-    """End a process that serves nobody."""
-
-    replica_id: str
-    cause: str
-
-
-Action = Start | Prepare | Attach | Drain | Stop
-
-
-class Vacancy(msgspec.Struct, frozen=True):
-    """A wanted replica without a process, and why."""
-
-    assignment: Assignment
-    cause: str
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """What to do now, what stays vacant, and when (caller's clock) the answer may change without an event."""
-
-    actions: tuple[Action, ...]
-    vacancies: tuple[Vacancy, ...]
-    next_at_s: float | None
-
-
-class Observation(msgspec.Struct, frozen=True):
-    """What is there: replicas oldest first, versions by id, failures by assignment (None: of processes without one)."""
-
-    replicas: tuple[ReplicaView, ...]
-    versions: Mapping[str, VersionView]
-    failures: Mapping[Assignment | None, History]
-
-
-def wanted(catalog: Catalog) -> dict[Assignment, int]:
-    """Return how many replicas the catalog wants of each assignment.
-
-    A deployment that names a version the catalog lacks wants nothing of it: the entry arrives with a later snapshot.
+    A deployment that names a version the catalog lacks has nothing of it: the entry arrives with a later snapshot.
     """
-    counts: dict[Assignment, int] = {}
-    for deployment in catalog.deployments.values():
-        count = min(deployment.min_replicas, deployment.max_replicas)
-        if deployment.active and count > 0:
-            for assignment in _assignments(catalog, deployment):
-                counts[assignment] = count
-    return counts
+    return {
+        assignment: deployment
+        for deployment in catalog.deployments.values()
+        if deployment.active and deployment.max_replicas > 0
+        for assignment in _assignments(catalog, deployment)
+    }
 
 
 def _assignments(catalog: Catalog, deployment: DeploymentEntry) -> Iterator[Assignment]:
@@ -155,28 +83,45 @@ class _Planner:
 
     def __init__(self, catalog: Catalog, seen: Observation, policy: Policy, now_s: float) -> None:
         self._catalog = catalog
-        self._wanted = wanted(catalog)
         self._seen = seen
         self._policy = policy
         self._now_s = now_s
+        self._actions: list[Action] = []
+        self._vacancies: list[Vacancy] = []
+        self._alarms_s: list[float] = []
+        servable_now = servable(catalog)
+        goals = {deployment.id: self._goal(deployment) for deployment in servable_now.values()}
+        self._goals = {assignment: goals[deployment.id] for assignment, deployment in servable_now.items()}
+        self._wanted = {assignment: goal.ready for assignment, goal in self._goals.items() if goal.ready}
         replicas = [replica for replica in seen.replicas if replica.state not in _GONE]
         self._processes = len(replicas)
         staying = [replica for replica in replicas if not replica.ending]
         self._live = [replica for replica in staying if replica.state in _LIVE]
         self._idle = [replica for replica in staying if replica.state is ReplicaState.WARM_IDLE]
         self._starting = sum(replica.state is ReplicaState.STARTING for replica in staying)
-        self._actions: list[Action] = []
-        self._vacancies: list[Vacancy] = []
-        self._alarms_s: list[float] = []
+        self._asleep = [replica for replica in staying if replica.state is ReplicaState.ASLEEP]
+
+    def _goal(self, deployment: DeploymentEntry) -> Goal:
+        pending = sum(r.pending for r in self._seen.replicas if _deployment_of(r) == deployment.id)
+        use = self._seen.uses.get(deployment.id, Use())
+        use = Use(last_s=use.last_s, is_now=use.is_now or pending > 0)
+        goal = tiers.goal(deployment, use, self._now_s, self._seen.unix_s)
+        if goal.next_at_s is not None:
+            self._alarms_s.append(goal.next_at_s)
+        return goal
 
     def plan(self) -> Plan:
         self._stop_used()
+        self._wake()
         needs = self._fill()
         self._retire()
+        self._step_down()
         self._keep_floor(needs)
         return Plan(
             actions=tuple(self._actions),
             vacancies=tuple(self._vacancies),
+            resting=tuple(self._resting()),
+            wanted=self._wanted,
             next_at_s=min(self._alarms_s, default=None),
         )
 
@@ -185,6 +130,14 @@ class _Planner:
             if replica.assignment is not None:
                 self._actions.append(Stop(replica.replica_id, "held weights: a process is used for one version only"))
         self._idle = [replica for replica in self._idle if replica.assignment is None]
+
+    def _wake(self) -> None:
+        for assignment, count in self._wanted.items():
+            missing = max(0, count - len(self._serving(assignment)))
+            for replica in [r for r in self._asleep if r.assignment == assignment][:missing]:
+                self._actions.append(Wake(replica.replica_id, "callers or the schedule want it"))
+                self._asleep.remove(replica)
+                self._live.append(replica)
 
     def _fill(self) -> int:
         """Attach where a replica is missing; return how many wait for a process only."""
@@ -230,14 +183,14 @@ class _Planner:
         starts = self._seen.failures.get(None)
         if starts is not None and not self._starting:
             return f"a worker process cannot be started: {starts.cause}"
-        if self._processes >= self._policy.max_processes and waiting > self._starting:
+        if self._processes >= self._policy.max_processes and waiting > self._starting and not self._asleep:
             return f"all {self._policy.max_processes} processes this node may run are taken"
         return "waits for a warm idle process"
 
     def _retire(self) -> None:
         """End what is outdated (once its successors are READY) and what is too many."""
-        for deployment_id in dict.fromkeys(r.assignment.deployment_id for r in self._live if r.assignment):
-            replicas = [r for r in self._live if r.assignment and r.assignment.deployment_id == deployment_id]
+        for deployment_id in dict.fromkeys(map(_deployment_of, self._live)):
+            replicas = [r for r in self._live if _deployment_of(r) == deployment_id]
             targets = {a: n for a, n in self._wanted.items() if a.deployment_id == deployment_id}
             if self._lacks_version(deployment_id):
                 continue
@@ -246,11 +199,69 @@ class _Planner:
                 for a, n in targets.items()
             )
             for replica in replicas:
-                if replica.assignment not in targets and (succeeded or replica.state in _SERVING_SOON):
-                    self._end(replica, "replaced by a newer version or other settings" if targets else "not wanted")
+                if replica.assignment not in self._goals and (succeeded or replica.state in _SERVING_SOON):
+                    self._end(replica, _OUTDATED if self._serves(deployment_id) else "not wanted")
             for assignment, count in targets.items():
                 for replica in _surplus([r for r in replicas if r.assignment == assignment], count):
                     self._end(replica, f"one more than the {count} wanted")
+
+    def _serves(self, deployment_id: str) -> bool:
+        return any(assignment.deployment_id == deployment_id for assignment in self._goals)
+
+    def _step_down(self) -> None:
+        """Have the idle sleep, or end where their tier is deeper or the node's memory for sleepers is needed by others.
+
+        A replica that is still starting finishes first: whoever it was started for may come back.
+        """
+        staying: list[ReplicaView] = []
+        for replica in self._asleep:
+            cause = self._why_not_asleep(replica)
+            if cause is None:
+                staying.append(replica)
+            else:
+                self._end(replica, cause)
+        for assignment, goal in self._goals.items():
+            if goal.ready == 0:
+                idle = [r for r in self._serving(assignment) if r.state is ReplicaState.READY]
+                asleep = any(replica.assignment == assignment for replica in staying)
+                may_sleep = 1 if goal.tier is Tier.ASLEEP and not asleep else 0
+                staying += idle[:may_sleep]
+                for replica in idle[may_sleep:]:
+                    self._end(replica, f"idle: steps down to {Tier.WARM if goal.tier is Tier.ASLEEP else goal.tier}")
+        self._fit_into_memory(staying)
+
+    def _why_not_asleep(self, replica: ReplicaView) -> str | None:
+        deployment_id = _deployment_of(replica)
+        goal = self._goals.get(replica.assignment) if replica.assignment else None
+        if goal is None:
+            if self._lacks_version(deployment_id):
+                return None
+            return _OUTDATED if self._serves(deployment_id) else "not wanted"
+        if goal.ready > 0:
+            return f"one more than the {goal.ready} wanted"
+        return None if goal.tier is Tier.ASLEEP else f"idle: steps down to {goal.tier}"
+
+    def _fit_into_memory(self, sleepers: list[ReplicaView]) -> None:
+        fitting = tiers.within_budget(
+            [Sleeper(r.replica_id, r.memory_bytes, self._last_use_s(r)) for r in sleepers],
+            self._policy.asleep_budget_bytes,
+        )
+        for replica in sleepers:
+            if replica.replica_id not in fitting:
+                self._end(replica, "idle: the node's memory for sleeping replicas is taken by those used later")
+            elif replica.state is ReplicaState.READY:
+                self._actions.append(Sleep(replica.replica_id, "idle: steps down to asleep"))
+        self._asleep = [r for r in sleepers if r.replica_id in fitting and r.state is ReplicaState.ASLEEP]
+
+    def _last_use_s(self, replica: ReplicaView) -> float:
+        last_s = self._seen.uses.get(_deployment_of(replica), Use()).last_s
+        return -math.inf if last_s is None else last_s
+
+    def _resting(self) -> Iterator[Resting]:
+        held = {r.assignment for r in self._seen.replicas if r.state not in _GONE and not r.ending}
+        for assignment, goal in self._goals.items():
+            if goal.ready == 0 and goal.tier is not None and assignment not in held:
+                yield Resting(assignment, Tier.WARM if goal.tier is Tier.ASLEEP else goal.tier)
 
     def _lacks_version(self, deployment_id: str) -> bool:
         """Say whether an arm names a version of a later snapshot: what is outdated cannot be known before that."""
@@ -266,13 +277,26 @@ class _Planner:
     def _keep_floor(self, waiting: int) -> None:
         busy = waiting > 0 or any(isinstance(action, Attach) for action in self._actions)
         busy = busy or any(replica.state in _SERVING_SOON for replica in self._live)
-        goal = waiting if busy else self._policy.warm_idle_floor
+        reserve = any(resting.tier is Tier.WARM for resting in self._resting())
+        floor = max(self._policy.warm_idle_floor, int(reserve))
+        goal = waiting if busy else floor
         spare = len(self._idle) + self._starting
         room = self._policy.max_processes - self._processes
         if spare < goal and self._backing_off(None) is None:
             self._actions.extend([Start()] * min(goal - spare, room))
-        for replica in self._idle[: max(0, spare - max(goal, self._policy.warm_idle_floor))]:
+            self._make_room(waiting - spare - room)
+        for replica in self._idle[: max(0, spare - max(goal, floor))]:
             self._actions.append(Stop(replica.replica_id, "more warm idle processes than the floor"))
+
+    def _make_room(self, short: int) -> None:
+        """End sleepers where callers lack so many processes; those that end already count."""
+        short -= sum(replica.ending for replica in self._seen.replicas if replica.state not in _GONE)
+        for replica in sorted(self._asleep, key=self._last_use_s)[: max(0, short)]:
+            self._end(replica, "idle: its process makes room for one that is needed now")
+
+
+def _deployment_of(replica: ReplicaView) -> str:
+    return replica.assignment.deployment_id if replica.assignment else ""
 
 
 def _surplus(replicas: Sequence[ReplicaView], count: int) -> Sequence[ReplicaView]:

@@ -1,10 +1,12 @@
 """One replica's life, from the start of its process to its end: one task that watches it, and the commands to it.
 
     STARTING ── answers ──> WARM_IDLE ── attach ──> LOADING ── loaded ──> WARMING ── a real generation ──> READY
+        READY ── sleep ──> ASLEEP ── wake ──> WARMING ── a real generation ──> READY
         any of them ── drain, stop ──> DRAINING ──> STOPPED          any of them ── death, hang, refusal ──> STOPPED
 
 The worker reports its own state; this side mirrors it, except for READY, which only a generation through the serving
-path earns, and DRAINING, which is shown before the worker hears of it, so that no gateway sends more meanwhile.
+path earns, and DRAINING and ASLEEP, which are shown before the worker hears of them, so that no gateway sends more
+meanwhile.
 """
 
 import asyncio
@@ -23,18 +25,23 @@ from dataplane.contracts.replica import (
     MarkReady,
     ReplicaState,
     SetShares,
+    Sleep,
     Status,
+    Wake,
 )
 from dataplane.fleet import smoke
 from dataplane.fleet.backends import Backend, Process, StartError, WorkerSpec
 from dataplane.fleet.control import ControlClient, ControlLostError, ControlRefusedError
-from dataplane.fleet.placement import Assignment, ReplicaView
+from dataplane.fleet.plan import Assignment, ReplicaView
+from dataplane.fleet.starts import Need
 from dataplane.fleet.watchdog import Watchdog
 
 _LOADING = frozenset({ReplicaState.LOADING, ReplicaState.WARMING})
 _PROGRESS_DUE = _LOADING | {ReplicaState.STARTING}
 _STATUS_TIMEOUT_S = 1.0
 _CALL_TIMEOUT_S = 5.0
+_POOL_TIMEOUT_S = 30.0
+"""To give KV memory back, or to take it."""
 _log = structlog.get_logger(__name__)
 
 
@@ -76,6 +83,8 @@ class Replica:
         self.pid = 0
         self.restarts = 0
         self.loaded_in_ms = 0
+        self.first_token_ms = 0
+        self.need: Need | None = None
         self.ending = False
         self.healthy_s = 0.0
         self._backend = backend
@@ -86,10 +95,12 @@ class Replica:
         self._watchdog = Watchdog()
         self._process: Process | None = None
         self._verifying: asyncio.Task[None] | None = None
+        self._sleeps = False
+        self._tokens = 0
         self._end_cause = ""
         self._ends_by_s: float | None = None
         self._attached_at_s = 0.0
-        self._entered_at_s = time.monotonic()
+        self.entered_at_s = time.monotonic()
 
     @property
     def replica_id(self) -> str:
@@ -99,17 +110,26 @@ class Replica:
     @property
     def view(self) -> ReplicaView:
         """What the planner sees."""
-        return ReplicaView(self.replica_id, self.state, self.assignment, self.ending)
+        pending, memory_bytes = (self.status.pending, self.status.memory_bytes) if self.status else (0, 0)
+        return ReplicaView(self.replica_id, self.state, self.assignment, self.ending, pending, memory_bytes)
 
     @property
     def in_state_s(self) -> float:
         """Seconds since the latest state change."""
-        return time.monotonic() - self._entered_at_s
+        return time.monotonic() - self.entered_at_s
+
+    def has_worked(self) -> bool:
+        """Say whether requests run, or ran since this was asked last."""
+        if self.status is None or self.status.load is None:
+            return False
+        before, self._tokens = self._tokens, self.status.load.prompt_tokens + self.status.load.generation_tokens
+        return self.status.pending > 0 or self._tokens != before
 
     # --- commands
 
-    def attach(self, message: Attach, assignment: Assignment, restarts: int) -> None:
+    def attach(self, message: Attach, assignment: Assignment, restarts: int, need: Need | None) -> None:
         """Load ``assignment``; only for a WARM_IDLE replica that never held weights."""
+        self.need = need
         self.assignment = assignment
         self.shares = dict(message.tenants)
         self.restarts = restarts
@@ -121,6 +141,17 @@ class Replica:
         """Tell the replica its tenants' new shares."""
         self.shares = shares
         self._commands.put_nowait(SetShares(tenants=shares))
+
+    def sleep(self, cause: str) -> None:
+        """Give the KV memory back and keep the weights; only for a READY replica, which it stays if requests run."""
+        self._become(ReplicaState.ASLEEP, cause)
+        self._commands.put_nowait(Sleep())
+
+    def wake(self, cause: str, need: Need) -> None:
+        """Take KV memory again and serve; only for an ASLEEP replica."""
+        self.need = need
+        self._become(ReplicaState.WARMING, cause)
+        self._commands.put_nowait(Wake())
 
     def drain(self, cause: str) -> None:
         """Take nothing new, finish what runs, end; be killed a moment after the drain's deadline."""
@@ -174,8 +205,8 @@ class Replica:
             self._verifying.cancel()
         for path in (self.spec.http_socket, self.spec.control_socket):
             path.unlink(missing_ok=True)
-        well = ReplicaState.WARM_IDLE if self.assignment is None else ReplicaState.READY
-        self.healthy_s = self.in_state_s if self.state is well else 0.0
+        well = {ReplicaState.WARM_IDLE} if self.assignment is None else {ReplicaState.READY, ReplicaState.ASLEEP}
+        self.healthy_s = self.in_state_s if self.state in well else 0.0
         self._become(ReplicaState.STOPPED, f"{self._end_cause} ({cause})" if self.ending else cause)
 
     async def _await_death(self, process: Process) -> None:
@@ -232,7 +263,7 @@ class Replica:
                 self._become(ReplicaState.WARM_IDLE, "libraries are loaded")
             case ReplicaState.LOADING, ReplicaState.WARMING:
                 self._become(ReplicaState.WARMING, "weights are loaded, a first generation runs")
-                self._verifying = asyncio.create_task(self._verify())
+                self._begin_verifying()
             case ReplicaState.DRAINING, _:
                 pass
             case _, ReplicaState.STOPPED:
@@ -244,11 +275,14 @@ class Replica:
             case _:
                 pass
 
+    def _begin_verifying(self) -> None:
+        self._verifying = asyncio.create_task(self._verify())
+
     async def _verify(self) -> None:
         try:
             if self.assignment is None:
                 raise smoke.SmokeError("it loads a version that nobody assigned")
-            await smoke.generate(self.spec.http_socket, self.assignment)
+            self.first_token_ms = await smoke.generate(self.spec.http_socket, self.assignment)
         except smoke.SmokeError as error:
             self._commands.put_nowait(error)
         else:
@@ -257,16 +291,29 @@ class Replica:
     async def _send(self, command: ControlCall) -> None:
         if self.ending and not isinstance(command, Drain):
             return
+        if isinstance(command, Wake) and not self._sleeps:
+            self.need = None
+            self._become(ReplicaState.READY, "it had not fallen asleep")
+            return
+        timeout_s = _POOL_TIMEOUT_S if isinstance(command, Sleep | Wake) else _CALL_TIMEOUT_S
         try:
-            self.status = await self._control.call(command, _CALL_TIMEOUT_S)
+            self.status = await self._control.call(command, timeout_s)
         except (ControlLostError, ControlRefusedError) as error:
             self._not_taken(command, error)
             return
-        if isinstance(command, SetShares):
-            self.note = ""
-        elif isinstance(command, MarkReady):
-            self.loaded_in_ms = round((time.monotonic() - self._attached_at_s) * 1000)
-            self._become(ReplicaState.READY, "a first generation was answered")
+        self._mirror(self.status)
+        match command:
+            case SetShares():
+                self.note = ""
+            case Sleep():
+                self._sleeps = True
+            case Wake():
+                self._sleeps = False
+                self._begin_verifying()
+            case MarkReady():
+                if self.loaded_in_ms == 0:
+                    self.loaded_in_ms = round((time.monotonic() - self._attached_at_s) * 1000)
+                self._become(ReplicaState.READY, "a first generation was answered")
 
     def _not_taken(self, command: ControlCall, error: Exception) -> None:
         """Decide what it means that a command was refused or lost.
@@ -275,6 +322,10 @@ class Replica:
             _EndedError: the replica cannot go on without it.
         """
         name = type(command).__name__
+        if isinstance(command, Sleep) and isinstance(error, ControlRefusedError):
+            if self.state is ReplicaState.ASLEEP:  # else it was to wake again meanwhile
+                self._become(ReplicaState.READY, f"it was used as it was to fall asleep: {error}")
+            return
         if not isinstance(command, SetShares):
             raise _EndedError(f"{name} failed: {error}") from error
         _log.error("replica.shares_not_taken", replica_id=self.replica_id, error=str(error))
@@ -287,6 +338,6 @@ class Replica:
             return
         old, self.state, self.cause = self.state, state, cause
         self.since_ms = time.time_ns() // 1_000_000
-        self._entered_at_s = time.monotonic()
+        self.entered_at_s = time.monotonic()
         self._watchdog.restart()
         self._listener(self, old)

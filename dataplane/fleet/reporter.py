@@ -8,8 +8,11 @@ import structlog
 
 from dataplane.contracts.internal_calls import authorization
 from dataplane.contracts.replica import FleetReport
+from dataplane.fleet import resources
 from dataplane.fleet.journal import Journal
+from dataplane.fleet.plan import Policy
 from dataplane.fleet.table import Table
+from dataplane.fleet.tier_memory import TierMemory
 
 _EVENTS_PER_REPORT = 500
 _TIMEOUT_S = 5.0
@@ -20,7 +23,15 @@ class Reporter:
     """Posts a :class:`FleetReport` on every change, at least every ``every_s`` seconds."""
 
     def __init__(
-        self, *, control_url: str, internal_secret: str, journal: Journal, table: Table, every_s: float = 1.0
+        self,
+        *,
+        control_url: str,
+        internal_secret: str,
+        journal: Journal,
+        table: Table,
+        memory: TierMemory,
+        policy: Policy,
+        every_s: float = 1.0,
     ) -> None:
         self._client = httpx.AsyncClient(
             base_url=control_url,
@@ -30,6 +41,8 @@ class Reporter:
         )
         self._journal = journal
         self._table = table
+        self._memory = memory
+        self._policy = policy
         self._every_s = every_s
         self._reached = True
 
@@ -51,7 +64,13 @@ class Reporter:
         """Send one report; return whether the control plane took it."""
         await self._save()
         events = self._journal.sendable(_EVENTS_PER_REPORT)
-        body = msgspec.msgpack.encode(FleetReport(table=self._table.latest, events=events))
+        report = FleetReport(
+            table=self._table.latest,
+            events=events,
+            costs=dict(self._memory.costs),
+            resources=resources.report(self._policy),
+        )
+        body = msgspec.msgpack.encode(report)
         try:
             answer = await self._client.post("/internal/replicas", content=body)
             answer.raise_for_status()

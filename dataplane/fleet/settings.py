@@ -3,24 +3,41 @@
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from dataplane.fleet.placement import Policy
+from dataplane.fleet import resources
+from dataplane.fleet.plan import Policy
 
 _LONGEST_SOCKET_NAME = "rep_01arz3ndektsv4rrffq69g5fav.ctl"
 _MAX_SOCKET_PATH_BYTES = 100
+_ASLEEP_SHARE = 0.25
+"""Of the node's memory, for sleeping replicas where nobody said how much."""
 
 
 class SettingsError(Exception):
     """The environment is not one the fleet can start in."""
 
 
+class BucketAddress(msgspec.Struct, frozen=True):
+    """A store that is a bucket: its name, what all names begin with, and its server where that is not Amazon's."""
+
+    name: str
+    prefix: str
+    endpoint: str | None
+
+
 class Settings(msgspec.Struct, frozen=True):
-    """The fleet's settings; durations in seconds. ``run_dir`` is for sockets, whose paths must be short."""
+    """The fleet's settings; durations in seconds. ``run_dir`` is for sockets, whose paths must be short.
+
+    ``blobs_dir`` is the store where that is a folder of this machine; else this node's copies of blobs in ``bucket``.
+    """
 
     home: Path
     run_dir: Path
+    blobs_dir: Path
+    bucket: BucketAddress | None
     redis_url: str
     control_url: str
     internal_secret: str
@@ -39,9 +56,12 @@ def read(environ: Mapping[str, str]) -> Settings:
         SettingsError: a variable is missing or wrong; the sentence names it.
     """
     home = Path(_required(environ, "PAGODA_HOME")).resolve()
+    blobs_dir, bucket = _store(environ, home)
     settings = Settings(
         home=home,
         run_dir=Path(environ.get("PAGODA_RUN_DIR") or home / "run"),
+        blobs_dir=blobs_dir,
+        bucket=bucket,
         redis_url=_required(environ, "REDIS_URL"),
         control_url=_required(environ, "PAGODA_CONTROL_URL"),
         internal_secret=_required(environ, "PAGODA_INTERNAL_SECRET"),
@@ -51,6 +71,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         policy=Policy(
             warm_idle_floor=int(_number(environ, "PAGODA_WARM_IDLE_FLOOR", 1, 0, 1000)),
             max_processes=int(_number(environ, "PAGODA_MAX_PROCESSES", 16, 1, 10_000)),
+            asleep_budget_bytes=_asleep_budget_bytes(environ),
         ),
         drain_s=_number(environ, "PAGODA_DRAIN_S", 30, 0, 3600),
         hang_s=_number(environ, "PAGODA_HANG_S", 8, 1, 600),
@@ -62,6 +83,25 @@ def read(environ: Mapping[str, str]) -> Settings:
             "Choose a shorter folder, or set PAGODA_RUN_DIR to one for the sockets."
         )
     return settings
+
+
+def _store(environ: Mapping[str, str], home: Path) -> tuple[Path, BucketAddress | None]:
+    """Return where blobs are on this machine, and the bucket they are copies of, if they are."""
+    url = environ.get("PAGODA_STORE_URL", "").strip()
+    parts = urlsplit(url)
+    if not url:
+        return home / "store", None
+    if parts.scheme == "file" and parts.path:
+        return Path(unquote(parts.path)), None
+    if parts.scheme == "s3" and parts.netloc:
+        endpoint = environ.get("PAGODA_S3_ENDPOINT", "").strip() or None
+        return home / "blobs", BucketAddress(parts.netloc, parts.path.strip("/"), endpoint)
+    raise SettingsError("PAGODA_STORE_URL must be file:///folder or s3://bucket/prefix.")
+
+
+def _asleep_budget_bytes(environ: Mapping[str, str]) -> int:
+    share_mb = resources.memory_bytes() * _ASLEEP_SHARE // 2**20
+    return int(_number(environ, "PAGODA_ASLEEP_MEMORY_MB", share_mb, 0, 1e9)) * 2**20
 
 
 def _required(environ: Mapping[str, str], name: str) -> str:

@@ -1,7 +1,8 @@
-"""Makes the folder of a version out of store blobs, and trusts no blob whose hash this node has not computed itself.
+"""Makes the folder of a version out of blobs, and trusts no blob whose hash this node has not computed itself.
 
 A hash is computed once per blob and node and remembered beside the blob's size, inode and modification time; any change
-of those means computing it again.
+of those means computing it again. Where the store is not a folder of this node, its blobs are fetched once and kept as
+long as a version needs them.
 """
 
 import hashlib
@@ -9,7 +10,9 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -37,15 +40,43 @@ class _Seen(msgspec.Struct, frozen=True):
         return cls(size_bytes=stat.st_size, inode=stat.st_ino, modified_ns=stat.st_mtime_ns)
 
 
+class Source(Protocol):
+    """Where blobs come from that this node does not have."""
+
+    def fetch(self, file: VersionFile, blob: Path) -> None:
+        """Bring a blob to ``blob``, which appears whole and with the right hash, or not at all.
+
+        Raises:
+            VersionError: the store lacks it, refuses us or does not answer, or its bytes are not those of its name.
+            OSError: the disk refuses.
+        """
+
+    def stop(self) -> None:
+        """End a fetch that is under way, and all later ones."""
+
+
 class Versions:
-    """Folders of links ``<home>/versions/<digest>/<file name>`` to blobs ``<home>/store/sha256/ab/<hex>``.
+    """Folders of links ``<home>/versions/<digest>/<file name>`` to blobs ``<blobs>/sha256/ab/<hex>``.
 
     Blocking; to be called by one thread at a time.
+
+    Attributes:
+        fetched: blobs brought from the source so far.
+        hashed: blobs of this node's disk read and hashed so far.
+
+    Args:
+        home: the state folder; folders and the memory of hashes go there.
+        blobs: the store itself where it is a folder of this machine, else this node's copies of it.
+        source: where missing blobs come from; None: nowhere, ``blobs`` is the store.
     """
 
-    def __init__(self, home: Path) -> None:
-        self._store = home / "store" / "sha256"
+    def __init__(self, home: Path, blobs: Path, source: Source | None = None) -> None:
+        self.fetched = 0
+        self.hashed = 0
+        self._blobs = blobs / "sha256"
+        self._source = source
         self._root = home / "versions"
+        self._runtime = home / "runtime"
         self._memory = self._root / "verified.json"
         self._verified = self._remember()
 
@@ -54,6 +85,10 @@ class Versions:
             return msgspec.json.decode(self._memory.read_bytes(), type=dict[str, _Seen])
         except (OSError, msgspec.DecodeError):
             return {}  # only costs hashing again
+
+    def is_here(self, digest: str) -> bool:
+        """Say whether a version was made on this node, in this life or an earlier one."""
+        return self.folder(digest).is_dir()
 
     def folder(self, digest: str) -> Path:
         """Return where the files of a version are, once they are materialised."""
@@ -77,9 +112,20 @@ class Versions:
         return folder
 
     def _blob(self, file: VersionFile) -> Path:
-        return self._store / file.sha256[:2] / file.sha256
+        return self._blobs / file.sha256[:2] / file.sha256
 
     def _verify(self, file: VersionFile) -> None:
+        if self._source is None:
+            self._check(file)
+            return
+        try:
+            self._check(file)
+        except VersionError:  # not fetched yet, or the copy was harmed: the store has the bytes
+            self._source.fetch(file, self._blob(file))
+            self.fetched += 1
+            self._trust(file, _Seen.of(self._blob(file).stat()))
+
+    def _check(self, file: VersionFile) -> None:
         mend = "restore the blob from a backup or import the version again"
         try:
             seen = _Seen.of(self._blob(file).stat())
@@ -93,8 +139,12 @@ class Versions:
             return
         with self._blob(file).open("rb") as blob:
             actual = hashlib.file_digest(blob, "sha256").hexdigest()
+        self.hashed += 1
         if actual != file.sha256:
             raise VersionError(f"{file.name}: blob {file.sha256} is corrupted, its content hashes to {actual}; {mend}")
+        self._trust(file, seen)
+
+    def _trust(self, file: VersionFile, seen: _Seen) -> None:
         self._verified[file.sha256] = seen
         atomic_file.write(self._memory, msgspec.json.encode(self._verified))
 
@@ -117,13 +167,40 @@ class Versions:
                 folder.rename(Path(scratch) / "stale")
             fresh.rename(folder)
 
-    def forget_others(self, digests: set[str]) -> None:
-        """Remove the folders of all versions but ``digests``: hard links would keep deleted bytes on disk."""
-        if not self._root.is_dir():
-            return
-        for entry in os.scandir(self._root):
-            if entry.is_dir(follow_symlinks=False) and entry.name not in digests:
+    def forget_others(self, digests: Iterable[str], blobs: Iterable[str]) -> None:
+        """Remove what this node keeps of all versions but ``digests``: hard links would keep deleted bytes on disk.
+
+        Packed weights go with their version; copies of fetched blobs go unless a version that stays has them, or they
+        are among ``blobs``, which versions still to be made need.
+        """
+        kept = set(digests)
+        for entry in _folders(self._root):
+            if _SHA256.fullmatch(entry.name) and entry.name not in kept:
                 shutil.rmtree(entry.path, ignore_errors=True)
+        for entry in _folders(self._runtime):
+            digest = entry.name.partition("-")[0]
+            if _SHA256.fullmatch(digest) and digest not in kept:
+                shutil.rmtree(entry.path, ignore_errors=True)
+        if self._source is not None:
+            self._forget_copies(set(blobs))
+
+    def _forget_copies(self, needed: set[str]) -> None:
+        linked = {file.stat().st_ino for folder in _folders(self._root) for file in Path(folder.path).iterdir()}
+        for folder in _folders(self._blobs):
+            for copy in Path(folder.path).iterdir():
+                if copy.name not in needed and copy.stat().st_ino not in linked:
+                    copy.unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """End a fetch that is under way."""
+        if self._source is not None:
+            self._source.stop()
+
+
+def _folders(root: Path) -> list[os.DirEntry[str]]:
+    if not root.is_dir():
+        return []
+    return [entry for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
 
 
 def _check_names(version: VersionEntry) -> None:

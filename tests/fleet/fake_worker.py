@@ -2,7 +2,8 @@
 
 Its model folder says how it behaves, in ``behaviour.json``: ``load`` is ``ok``, ``crash``, ``give_up`` or ``stall``;
 ``generate`` is ``ok``, ``error`` or ``empty``; ``live_s`` ends it that long after READY, ``drain_s`` is how long a
-drain takes. ``POST /hang`` on its HTTP socket makes work pending that never progresses; ``GET /told`` answers with the
+drain takes; ``sleep`` is ``ok`` or ``busy``, ``wake`` is ``ok`` or ``fail``; ``memory_bytes`` is what it says it holds.
+``POST /hang`` on its HTTP socket makes work pending that never progresses; ``GET /told`` answers with the
 control messages it was sent and its environment.
 """
 
@@ -26,7 +27,9 @@ from dataplane.contracts.replica import (
     Refused,
     ReplicaState,
     SetShares,
+    Sleep,
     Status,
+    Wake,
 )
 from dataplane.contracts.wire import FrameReader, frame
 
@@ -56,6 +59,7 @@ class FakeWorker:
             cause=self.cause,
             kernels="fake",
             context_tokens=64,
+            memory_bytes=self.behaviour.get("memory_bytes", 0),
         )
 
     # --- control socket
@@ -85,6 +89,14 @@ class FakeWorker:
                 self.state = State.READY
                 if "live_s" in self.behaviour:
                     asyncio.get_running_loop().call_later(self.behaviour["live_s"], sys.exit, 4)
+            case Sleep():
+                if self.behaviour.get("sleep") == "busy":
+                    return Refused(code="not_allowed", message="1 requests are running")
+                self.state = State.ASLEEP
+            case Wake():
+                self.state, self.cause = State.WARMING, "told to wake"
+                if self.behaviour.get("wake") == "fail":
+                    self.state, self.cause = State.STOPPED, "no memory for a KV pool"
             case Drain():
                 self.state = State.DRAINING
                 asyncio.get_running_loop().call_later(self.behaviour.get("drain_s", 0), self.ended.set)

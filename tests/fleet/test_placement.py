@@ -6,11 +6,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dataplane.contracts import catalog as contract
-from dataplane.contracts.catalog import Arm, Catalog, DeploymentEntry, EngineSettings, VersionEntry
+from dataplane.contracts.catalog import (
+    Arm,
+    Catalog,
+    DeploymentEntry,
+    EngineSettings,
+    IdlePolicy,
+    VersionEntry,
+    kept_replicas,
+)
 from dataplane.contracts.replica import ReplicaState as S
+from dataplane.contracts.replica import Tier
 from dataplane.fleet import placement
 from dataplane.fleet.backoff import BASE_S, CAP_S, STABLE_S, History, after_failure
-from dataplane.fleet.placement import (
+from dataplane.fleet.plan import (
+    Action,
     Assignment,
     Attach,
     Drain,
@@ -19,10 +29,14 @@ from dataplane.fleet.placement import (
     Policy,
     Prepare,
     ReplicaView,
+    Resting,
+    Sleep,
     Start,
     Stop,
     VersionView,
+    Wake,
 )
+from dataplane.fleet.tiers import Use
 
 VERSIONS = {
     name: VersionEntry(
@@ -41,7 +55,13 @@ READY_FILES = {name: VersionView(ready=True) for name in VERSIONS}
 
 
 def deployment(
-    name: str, *versions: str, count: int = 1, most: int = 3, active: bool = True, **engine: int
+    name: str,
+    *versions: str,
+    count: int = 1,
+    most: int = 3,
+    active: bool = True,
+    idle: IdlePolicy | None = None,
+    **engine: int,
 ) -> DeploymentEntry:
     return DeploymentEntry(
         id=name,
@@ -53,6 +73,7 @@ def deployment(
         engine=EngineSettings(**engine),
         min_replicas=count,
         max_replicas=most,
+        idle=idle or IdlePolicy(),
     )
 
 
@@ -62,35 +83,51 @@ def catalog_of(*deployments: DeploymentEntry) -> Catalog:
     )
 
 
+after = st.one_of(st.none(), st.integers(0, 15))
+policies_when_idle = st.builds(IdlePolicy, asleep_after_s=after, warm_after_s=after, disk_after_s=after)
 deployments = st.builds(
-    lambda name, versions, count, most, active, seqs: deployment(
-        name, *versions, count=count, most=most, active=active, max_num_seqs=seqs
+    lambda name, versions, count, most, active, seqs, idle: deployment(
+        name, *versions, count=count, most=most, active=active, max_num_seqs=seqs, idle=idle
     ),
     st.sampled_from(["d1", "d2"]),
     st.lists(st.sampled_from(["v1", "v2", "v3"]), min_size=1, max_size=2, unique=True),
-    st.sampled_from([1, 2, 3, 0]),
+    st.sampled_from([1, 0, 2, 0, 3, 0]),
     st.sampled_from([3, 2, 1, 0]),
     st.sampled_from([True, True, True, False]),
     st.sampled_from([8, 16]),
+    policies_when_idle,
 )
 catalogs = st.lists(deployments, min_size=1, max_size=2, unique_by=lambda entry: entry.id).map(
     lambda entries: catalog_of(*entries)
 )
-policies = st.builds(Policy, warm_idle_floor=st.integers(0, 2), max_processes=st.integers(0, 12))
+policies = st.builds(
+    Policy,
+    warm_idle_floor=st.integers(0, 2),
+    max_processes=st.integers(0, 12),
+    asleep_budget_bytes=st.integers(0, 20),
+)
+HOLDING = frozenset({S.LOADING, S.WARMING, S.READY, S.ASLEEP, S.DRAINING})
 
 
 @st.composite
 def observations(draw: st.DrawFn, catalog: Catalog) -> Observation:
-    known = [*placement.wanted(catalog), *placement.wanted(draw(catalogs))]
+    known = [*placement.servable(catalog), *placement.servable(draw(catalogs))]
     views = []
     for number in range(draw(st.integers(0, 8))):
-        state = draw(st.sampled_from([*S, S.READY, S.READY, S.READY, S.WARM_IDLE, S.WARM_IDLE]))
-        held = known and (state in {S.LOADING, S.WARMING, S.READY, S.DRAINING} or draw(st.booleans()))
+        state = draw(st.sampled_from([*S, S.READY, S.READY, S.READY, S.ASLEEP, S.ASLEEP, S.WARM_IDLE, S.WARM_IDLE]))
+        held = known and (state in HOLDING or draw(st.booleans()))
         assignment = draw(st.sampled_from(known)) if held else None
-        if assignment is None and state in {S.LOADING, S.WARMING, S.READY, S.DRAINING}:
+        if assignment is None and state in HOLDING:
             state = S.STARTING
         views.append(
-            ReplicaView(f"r{number}", state, assignment, ending=draw(st.sampled_from([False, False, False, True])))
+            ReplicaView(
+                f"r{number}",
+                state,
+                assignment,
+                ending=draw(st.sampled_from([False, False, False, True])),
+                pending=draw(st.sampled_from([0, 0, 3])) if state is S.READY else 0,
+                memory_bytes=draw(st.integers(0, 15)),
+            )
         )
     moments = st.floats(0, 20)
     files = st.one_of(
@@ -104,6 +141,12 @@ def observations(draw: st.DrawFn, catalog: Catalog) -> Observation:
         replicas=tuple(views),
         versions=draw(st.dictionaries(st.sampled_from(sorted(VERSIONS)), files)),
         failures=draw(st.dictionaries(st.sampled_from([None, *known]), history)),
+        uses=draw(
+            st.dictionaries(
+                st.sampled_from(["d1", "d2"]),
+                st.builds(Use, st.one_of(st.none(), st.floats(0, 20)), st.sampled_from([False, False, True])),
+            )
+        ),
     )
 
 
@@ -112,12 +155,13 @@ situations = catalogs.flatmap(lambda catalog: st.tuples(st.just(catalog), observ
 
 def serving(seen: Observation, plan: Plan) -> Counter[Assignment]:
     """Replicas by assignment once ``plan`` is carried out."""
-    ended = {action.replica_id for action in plan.actions if isinstance(action, (Drain, Stop))}
+    ended = {action.replica_id for action in plan.actions if isinstance(action, (Drain, Stop, Sleep))}
+    woken = {action.replica_id for action in plan.actions if isinstance(action, Wake)}
     live = {S.LOADING, S.WARMING, S.READY}
     counts = Counter(
         view.assignment
         for view in seen.replicas
-        if view.state in live and not view.ending and view.replica_id not in ended
+        if (view.state in live or view.replica_id in woken) and not view.ending and view.replica_id not in ended
     )
     counts.update(action.assignment for action in plan.actions if isinstance(action, Attach))
     return counts
@@ -140,8 +184,13 @@ def check_every_action_is_lawful(catalog: Catalog, seen: Observation, policy: Po
                 assert views[replica_id].state is S.READY
                 assert cause
             case Stop(replica_id, cause):
-                assert views[replica_id].state in {S.WARM_IDLE, S.LOADING, S.WARMING}
+                assert views[replica_id].state in {S.WARM_IDLE, S.LOADING, S.WARMING, S.ASLEEP}
                 assert cause
+            case Wake(replica_id, _):
+                assert views[replica_id].state is S.ASLEEP
+                assert views[replica_id].assignment in plan.wanted
+            case Sleep(replica_id, _):
+                assert views[replica_id].state is S.READY
             case Prepare(version_id):
                 known = seen.versions.get(version_id)
                 assert known is None or (known.cause and known.retry_at_s <= now_s)
@@ -155,7 +204,7 @@ def check_the_bounds_of_deployment_and_node(
 ) -> None:
     for assignment, count in serving(seen, plan).items():
         entry = catalog.deployments.get(assignment.deployment_id)
-        if entry is not None and entry.active and assignment in placement.wanted(catalog):
+        if entry is not None and entry.active and assignment in plan.wanted:
             assert count <= entry.max_replicas
     processes = sum(view.state not in {S.COLD, S.STOPPED} for view in seen.replicas)
     starts = sum(isinstance(action, Start) for action in plan.actions)
@@ -166,7 +215,7 @@ def check_a_deployment_that_serves_goes_on_serving(
     catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
 ) -> None:
     drained = {action.replica_id for action in plan.actions if isinstance(action, Drain)}
-    for deployment_id in {assignment.deployment_id for assignment in placement.wanted(catalog)}:
+    for deployment_id in {assignment.deployment_id for assignment in plan.wanted}:
         ready = {
             view.replica_id
             for view in seen.replicas
@@ -179,7 +228,7 @@ def check_every_missing_replica_is_a_vacancy_with_a_cause(
     catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
 ) -> None:
     placed = serving(seen, plan) + Counter(vacancy.assignment for vacancy in plan.vacancies)
-    for assignment, count in placement.wanted(catalog).items():
+    for assignment, count in plan.wanted.items():
         assert placed[assignment] == count
     assert all(vacancy.cause for vacancy in plan.vacancies)
 
@@ -188,11 +237,69 @@ def check_what_serves_is_not_ended_for_an_equal_that_does_not(
     catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
 ) -> None:
     ended = {action.replica_id for action in plan.actions if isinstance(action, (Drain, Stop))}
-    wanted = placement.wanted(catalog)
     for view in seen.replicas:
-        if view.state is S.READY and view.replica_id in ended and view.assignment in wanted:
+        if view.state is S.READY and view.replica_id in ended and view.assignment in plan.wanted:
             rivals = [v for v in seen.replicas if v.assignment == view.assignment and v.state in {S.LOADING, S.WARMING}]
             assert all(rival.ending or rival.replica_id in ended for rival in rivals)
+
+
+def in_use(seen: Observation, deployment_id: str) -> bool:
+    """Whether callers wait or requests run."""
+    pending = any(v.pending for v in seen.replicas if v.assignment and v.assignment.deployment_id == deployment_id)
+    return pending or seen.uses.get(deployment_id, Use()).is_now
+
+
+def check_only_the_idle_step_down_and_only_as_far_as_their_policy_says(
+    catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
+) -> None:
+    views = {view.replica_id: view for view in seen.replicas}
+    for action in plan.actions:
+        if isinstance(action, (Drain, Stop, Sleep)) and action.cause.startswith("idle"):
+            view = views[action.replica_id]
+            entry = catalog.deployments[view.assignment.deployment_id]
+            assert not in_use(seen, entry.id)
+            assert kept_replicas(entry, seen.unix_s) == 0
+            if view.state is S.READY:
+                idle_s = now_s - (seen.uses.get(entry.id, Use()).last_s or 0.0)
+                reached = [entry.idle.asleep_after_s, entry.idle.warm_after_s, entry.idle.disk_after_s]
+                never_used = seen.uses.get(entry.id, Use()).last_s is None
+                assert never_used or any(after_s is not None and after_s <= idle_s for after_s in reached)
+
+
+def check_waking_comes_before_loading(
+    catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
+) -> None:
+    touched = {action.replica_id for action in plan.actions if not isinstance(action, (Start, Prepare))}
+    left_asleep = {
+        view.assignment
+        for view in seen.replicas
+        if view.state is S.ASLEEP and not view.ending and view.replica_id not in touched
+    }
+    loaded = {action.assignment for action in plan.actions if isinstance(action, Attach)}
+    vacant = {vacancy.assignment for vacancy in plan.vacancies}
+    assert not left_asleep & (loaded | vacant)
+    assert not left_asleep & plan.wanted.keys()
+
+
+def check_what_sleeps_fits_the_memory_for_it(
+    catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
+) -> None:
+    left = {action.replica_id for action in plan.actions if isinstance(action, (Stop, Wake))}
+    slept = {action.replica_id for action in plan.actions if isinstance(action, Sleep)}
+    held_bytes = sum(
+        view.memory_bytes
+        for view in seen.replicas
+        if view.replica_id in slept or (view.state is S.ASLEEP and not view.ending and view.replica_id not in left)
+    )
+    assert held_bytes <= policy.asleep_budget_bytes
+
+
+def check_what_rests_without_a_process_is_told(
+    catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
+) -> None:
+    held = {v.assignment for v in seen.replicas if v.state not in {S.COLD, S.STOPPED} and not v.ending}
+    resting = {rest.assignment for rest in plan.resting}
+    assert resting == placement.servable(catalog).keys() - plan.wanted.keys() - held
 
 
 @settings(max_examples=200, deadline=None)
@@ -206,12 +313,16 @@ def test_the_rules_of_placement_hold_in_any_situation(situation: tuple, now_s: f
         check_a_deployment_that_serves_goes_on_serving,
         check_every_missing_replica_is_a_vacancy_with_a_cause,
         check_what_serves_is_not_ended_for_an_equal_that_does_not,
+        check_only_the_idle_step_down_and_only_as_far_as_their_policy_says,
+        check_waking_comes_before_loading,
+        check_what_sleeps_fits_the_memory_for_it,
+        check_what_rests_without_a_process_is_told,
     ):
         check(catalog, seen, policy, now_s, plan)
 
 
 def test_nothing_is_retired_while_an_arm_names_a_version_that_has_not_arrived() -> None:
-    old = next(iter(placement.wanted(catalog_of(deployment("d1", "v1")))))
+    old = next(iter(placement.servable(catalog_of(deployment("d1", "v1")))))
     seen = Observation((ReplicaView("r1", S.READY, old),), READY_FILES, {})
     early = catalog_of(deployment("d1", "not-yet"))
     assert placement.plan(early, seen, Policy(warm_idle_floor=0), 0.0).actions == ()
@@ -225,7 +336,7 @@ def test_a_version_wanted_by_two_deployments_is_prepared_once() -> None:
 
 def test_the_floor_waits_until_a_replacement_is_ready() -> None:
     catalog = catalog_of(deployment("d1", "v1"))
-    (assignment,) = placement.wanted(catalog)
+    (assignment,) = placement.servable(catalog)
     for state, starts in {S.LOADING: 0, S.WARMING: 0, S.READY: 2}.items():
         seen = Observation((ReplicaView("r1", state, assignment),), READY_FILES, {})
         plan = placement.plan(catalog, seen, Policy(warm_idle_floor=2), 0.0)
@@ -250,6 +361,74 @@ def test_back_off_is_exponential_capped_jittered_and_forgotten_after_stability(
         assert full_s / 2 - 1e-9 <= delay_s <= full_s + 1e-9
 
 
+def sleepers(*last_used_s: float, memory_bytes: int = 10) -> tuple[Catalog, Observation]:
+    """A deployment and its sleeping replica for each moment of last use."""
+    versions = {f"v{n}": msgspec.structs.replace(VERSIONS["v1"], id=f"v{n}") for n in range(len(last_used_s))}
+    entries = [
+        deployment(f"d{n}", f"v{n}", count=0, idle=IdlePolicy(asleep_after_s=5)) for n in range(len(last_used_s))
+    ]
+    catalog = msgspec.structs.replace(catalog_of(*entries), versions=versions)
+    views = [
+        ReplicaView(f"r{n}", S.ASLEEP, assignment, memory_bytes=memory_bytes)
+        for n, assignment in enumerate(placement.servable(catalog))
+    ]
+    uses = {f"d{n}": Use(last_s) for n, last_s in enumerate(last_used_s)}
+    files = {name: VersionView(ready=True) for name in versions}
+    return catalog, Observation(tuple(views), files, {}, uses)
+
+
+def test_the_least_recently_used_sleeper_steps_down_first_when_memory_is_short() -> None:
+    catalog, seen = sleepers(30, 10, 20)
+    plan = placement.plan(catalog, seen, Policy(warm_idle_floor=0, asleep_budget_bytes=25), 100.0)
+    assert [action.replica_id for action in plan.actions if isinstance(action, Stop)] == ["r1"]
+
+
+def test_the_least_recently_used_sleeper_gives_its_process_to_one_that_callers_wait_for() -> None:
+    catalog, seen = sleepers(30, 10)
+    wanted = deployment("new", "v0")
+    catalog = msgspec.structs.replace(catalog, deployments=catalog.deployments | {"new": wanted})
+    policy = Policy(warm_idle_floor=0, max_processes=2, asleep_budget_bytes=100)
+    plan = placement.plan(catalog, seen, policy, 100.0)
+    assert [action.replica_id for action in plan.actions if isinstance(action, Stop)] == ["r1"]
+    assert [vacancy.cause for vacancy in plan.vacancies] == ["waits for a warm idle process"]
+
+
+def test_any_number_of_callers_wakes_one_replica_and_loads_nothing() -> None:
+    catalog, seen = sleepers(10)
+    called = msgspec.structs.replace(seen, uses={"d0": Use(10.0, is_now=True)})
+    plan = placement.plan(catalog, called, Policy(warm_idle_floor=0, asleep_budget_bytes=100), 100.0)
+    assert [type(action) for action in plan.actions] == [Wake]
+    waking = msgspec.structs.replace(seen.replicas[0], state=S.WARMING)
+    again = msgspec.structs.replace(called, replicas=(waking,))
+    assert placement.plan(catalog, again, Policy(warm_idle_floor=0, asleep_budget_bytes=100), 100.1).actions == ()
+
+
+def test_a_deployment_steps_down_tier_by_tier_and_one_process_is_kept_for_all_that_rest_warm() -> None:
+    idle = IdlePolicy(asleep_after_s=5, warm_after_s=10, disk_after_s=20)
+    catalog = catalog_of(deployment("d1", "v1", count=0, idle=idle), deployment("d2", "v2", count=0, idle=idle))
+    policy = Policy(warm_idle_floor=0, asleep_budget_bytes=100)
+    one, two = placement.servable(catalog)
+    uses = {"d1": Use(0.0), "d2": Use(0.0)}
+
+    def plan_for(now_s: float, *views: ReplicaView) -> Plan:
+        return placement.plan(catalog, Observation(views, READY_FILES, {}, uses), policy, now_s)
+
+    ready = ReplicaView("r1", S.READY, one), ReplicaView("r2", S.READY, two)
+    assert plan_for(4.9, *ready).actions == ()
+    assert plan_for(4.9, *ready).next_at_s == 5
+    assert {type(action) for action in plan_for(5, *ready).actions} == {Sleep}
+    asleep = [msgspec.structs.replace(view, state=S.ASLEEP) for view in ready]
+    assert plan_for(9, *asleep).actions == ()
+    assert [action.replica_id for action in plan_for(10, *asleep).actions] == ["r1", "r2"]
+    assert plan_for(10.5).actions == (Start(),)
+    assert set(plan_for(10.5).resting) == {Resting(one, Tier.WARM), Resting(two, Tier.WARM)}
+    spare = ReplicaView("r3", S.WARM_IDLE)
+    assert plan_for(19, spare).actions == ()
+    assert [type(action) for action in plan_for(20, spare).actions] == [Stop]
+    assert set(plan_for(21).resting) == {Resting(one, Tier.DISK), Resting(two, Tier.DISK)}
+    assert plan_for(21).next_at_s is None
+
+
 class Node(RuleBasedStateMachine):
     """A simulated node that carries every plan out, crashes at will, and must settle once left alone."""
 
@@ -261,21 +440,23 @@ class Node(RuleBasedStateMachine):
         self.versions: dict[str, VersionView] = {}
         self.failures: dict[Assignment | None, History] = {}
         self.held: dict[str, set[str]] = {}
+        self.verified: set[str] = set()
+        self.uses: dict[str, Use] = {}
         self.now_s = 0.0
         self.minted = 0
 
-    @initialize(floor=st.integers(0, 2))
-    def choose(self, floor: int) -> None:
-        self.policy = Policy(warm_idle_floor=floor, max_processes=20)
+    @initialize(floor=st.integers(0, 2), budget_bytes=st.integers(0, 12))
+    def choose(self, floor: int, budget_bytes: int) -> None:
+        self.policy = Policy(warm_idle_floor=floor, max_processes=20, asleep_budget_bytes=budget_bytes)
 
     def step(self) -> Plan:
-        seen = Observation(tuple(self.replicas.values()), self.versions, self.failures)
+        seen = Observation(tuple(self.replicas.values()), self.versions, self.failures, self.uses)
         plan = placement.plan(self.catalog, seen, self.policy, self.now_s)
         for action in plan.actions:
             self.carry_out(action)
         return plan
 
-    def carry_out(self, action: placement.Action) -> None:
+    def carry_out(self, action: Action) -> None:
         match action:
             case Start():
                 self.minted += 1
@@ -283,8 +464,13 @@ class Node(RuleBasedStateMachine):
             case Prepare(version_id):
                 self.versions[version_id] = VersionView(ready=False)
             case Attach(replica_id, assignment):
-                self.replicas[replica_id] = ReplicaView(replica_id, S.LOADING, assignment)
+                self.replicas[replica_id] = ReplicaView(replica_id, S.LOADING, assignment, memory_bytes=5)
                 self.held.setdefault(replica_id, set()).add(assignment.owner_tenant_id)
+            case Wake(replica_id, _):
+                self.replicas[replica_id] = msgspec.structs.replace(self.replicas[replica_id], state=S.WARMING)
+            case Sleep(replica_id, _):
+                self.verified.discard(replica_id)
+                self.replicas[replica_id] = msgspec.structs.replace(self.replicas[replica_id], state=S.ASLEEP)
             case Drain(replica_id, _):
                 view = self.replicas[replica_id]
                 self.replicas[replica_id] = ReplicaView(replica_id, S.DRAINING, view.assignment, ending=True)
@@ -299,6 +485,11 @@ class Node(RuleBasedStateMachine):
                 del self.replicas[replica_id]
             elif view.state in following:
                 self.replicas[replica_id] = msgspec.structs.replace(view, state=following[view.state])
+                if view.state is S.WARMING:
+                    self.verified.add(replica_id)
+                    self.uses[view.assignment.deployment_id] = msgspec.structs.replace(
+                        self.uses.get(view.assignment.deployment_id, Use()), last_s=self.now_s
+                    )
         self.versions = {name: VersionView(ready=True) for name in self.versions}
 
     @rule(catalog=catalogs)
@@ -312,6 +503,10 @@ class Node(RuleBasedStateMachine):
     @rule()
     def progress(self) -> None:
         self.advance()
+
+    @rule(deployment_id=st.sampled_from(["d1", "d2"]), waiting=st.booleans())
+    def call(self, deployment_id: str, waiting: bool) -> None:
+        self.uses[deployment_id] = Use(self.now_s, is_now=waiting)
 
     @rule(seconds=st.floats(0, 90))
     def wait(self, seconds: float) -> None:
@@ -335,18 +530,32 @@ class Node(RuleBasedStateMachine):
     def no_process_ever_held_two_owners(self) -> None:
         assert all(len(owners) == 1 for owners in self.held.values())
 
+    @invariant()
+    def nothing_is_ready_but_by_a_generation_since_it_last_slept(self) -> None:
+        assert all(view.state is not S.READY or view.replica_id in self.verified for view in self.replicas.values())
+
+    @invariant()
+    def what_sleeps_fits_its_budget(self) -> None:
+        asleep = [view for view in self.replicas.values() if view.state is S.ASLEEP]
+        assert sum(view.memory_bytes for view in asleep) <= self.policy.asleep_budget_bytes
+
     def teardown(self) -> None:
         """Left alone, the node reaches what the catalog wants within a bounded number of rounds, and then rests."""
         for _ in range(40):
             plan = self.step()
             self.advance()
             self.now_s = self.now_s if plan.next_at_s is None else max(self.now_s, plan.next_at_s)
-        assert self.step() == Plan(actions=(), vacancies=(), next_at_s=None)
+        plan = self.step()
+        assert (plan.actions, plan.vacancies, plan.next_at_s) == ((), (), None)
         ready = Counter(view.assignment for view in self.replicas.values() if view.state is S.READY)
-        assert ready == Counter(placement.wanted(self.catalog))
+        assert ready == Counter(plan.wanted)
+        asleep = {view.assignment for view in self.replicas.values() if view.state is S.ASLEEP}
+        resting = {rest.assignment for rest in plan.resting}
+        assert asleep | resting == placement.servable(self.catalog).keys() - plan.wanted.keys()
+        assert not asleep & resting
         idle = [view for view in self.replicas.values() if view.state is S.WARM_IDLE]
-        assert len(idle) == self.policy.warm_idle_floor
-        assert len(self.replicas) == ready.total() + len(idle)
+        assert len(idle) == max(self.policy.warm_idle_floor, any(rest.tier is Tier.WARM for rest in plan.resting))
+        assert len(self.replicas) == ready.total() + len(asleep) + len(idle)
 
 
 Node.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

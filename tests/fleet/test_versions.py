@@ -20,7 +20,7 @@ def home(tmp_path: Path) -> Home:
 
 def test_a_version_becomes_a_folder_with_exactly_its_files_and_no_copied_bytes(home: Home) -> None:
     version = home.version("ver-1", FILES)
-    folder = Versions(home.path).materialise(version)
+    folder = Versions(home.path, home.path / "store").materialise(version)
     assert folder == home.path / "versions" / version.digest
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
     assert all((folder / file.name).samefile(home.blob(file.sha256)) for file in version.files)
@@ -36,11 +36,11 @@ def test_a_hash_is_computed_once_and_again_when_the_blob_changed(home: Home, mon
         return digest(file, name)
 
     monkeypatch.setattr(hashlib, "file_digest", counting)
-    Versions(home.path).materialise(version)
-    Versions(home.path).materialise(version)
+    Versions(home.path, home.path / "store").materialise(version)
+    Versions(home.path, home.path / "store").materialise(version)
     assert len(hashed) == len(FILES)
     os.utime(home.blob(version.files[0].sha256), ns=(1, 1))
-    Versions(home.path).materialise(version)
+    Versions(home.path, home.path / "store").materialise(version)
     assert len(hashed) == len(FILES) + 1
 
 
@@ -54,7 +54,7 @@ def test_a_hash_is_computed_once_and_again_when_the_blob_changed(home: Home, mon
 )
 def test_a_damaged_blob_is_named_with_what_is_wrong_and_the_mend(home: Home, harm, words: str) -> None:
     version = home.version("ver-1", FILES)
-    versions = Versions(home.path)
+    versions = Versions(home.path, home.path / "store")
     versions.materialise(version)
     blob = home.blob(next(file.sha256 for file in version.files if file.name == "model.safetensors"))
     harm(blob)
@@ -70,23 +70,23 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(home: Home, name: str) -
     version = home.version("ver-1", FILES)
     odd = VersionFile(name=name, sha256=version.files[0].sha256, size_bytes=2)
     with pytest.raises(VersionError, match="no version may have"):
-        Versions(home.path).materialise(msgspec.structs.replace(version, files=(odd,)))
+        Versions(home.path, home.path / "store").materialise(msgspec.structs.replace(version, files=(odd,)))
 
 
 def test_a_digest_that_is_not_that_of_the_files_is_refused(home: Home) -> None:
     version = home.version("ver-1", FILES)
     for files in ((), version.files[:1]):
         with pytest.raises(VersionError, match="digest"):
-            Versions(home.path).materialise(msgspec.structs.replace(version, files=files))
+            Versions(home.path, home.path / "store").materialise(msgspec.structs.replace(version, files=files))
 
 
 def test_a_folder_that_was_tampered_with_is_made_anew(home: Home) -> None:
     version = home.version("ver-1", FILES)
-    folder = Versions(home.path).materialise(version)
+    folder = Versions(home.path, home.path / "store").materialise(version)
     (folder / "extra.py").write_text("print()")
     (folder / "config.json").unlink()
     (folder / "config.json").write_bytes(b"[]")
-    Versions(home.path).materialise(version)
+    Versions(home.path, home.path / "store").materialise(version)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
 
 
@@ -96,18 +96,18 @@ def test_a_store_on_another_file_system_is_linked_to_by_name(home: Home, monkeyp
 
     monkeypatch.setattr(os, "link", refuse)
     version = home.version("ver-1", FILES)
-    folder = Versions(home.path).materialise(version)
+    folder = Versions(home.path, home.path / "store").materialise(version)
     assert (folder / "config.json").is_symlink()
     assert (folder / "config.json").read_bytes() == b"{}"
-    assert Versions(home.path).materialise(version) == folder
+    assert Versions(home.path, home.path / "store").materialise(version) == folder
 
 
 def test_folders_of_versions_that_left_are_removed_and_the_others_stay(home: Home) -> None:
-    versions = Versions(home.path)
+    versions = Versions(home.path, home.path / "store")
     gone, kept = home.version("ver-1", FILES), home.version("ver-2", FILES | {"config.json": b"[]"})
     for version in (gone, kept):
         versions.materialise(version)
-    versions.forget_others({kept.digest})
+    versions.forget_others({kept.digest}, ())
     assert not (home.path / "versions" / gone.digest).exists()
     assert versions.materialise(kept).is_dir()
     assert versions.materialise(gone).is_dir()
@@ -115,7 +115,7 @@ def test_folders_of_versions_that_left_are_removed_and_the_others_stay(home: Hom
 
 def test_a_lost_memory_of_hashes_only_costs_hashing_again(home: Home) -> None:
     version = home.version("ver-1", FILES)
-    folder = Versions(home.path).materialise(version)
+    folder = Versions(home.path, home.path / "store").materialise(version)
     (home.path / "versions" / "verified.json").write_bytes(b"\xff")
     shutil.rmtree(folder)
-    assert Versions(home.path).materialise(version) == folder
+    assert Versions(home.path, home.path / "store").materialise(version) == folder
