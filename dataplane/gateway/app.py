@@ -20,7 +20,9 @@ from dataplane.contracts.errors import ApiError, Code, envelope
 from dataplane.contracts.headers import PUBLIC_REQUEST_ID
 from dataplane.contracts.internal_calls import is_internal
 from dataplane.gateway import metrics, reply
+from dataplane.gateway.cold_queue import Bounds
 from dataplane.gateway.completions import Completions
+from dataplane.gateway.demand import DemandPost
 from dataplane.gateway.door import Door, Headers, wall_ms
 from dataplane.gateway.exchange import Running
 from dataplane.gateway.limits import Limiter
@@ -29,6 +31,7 @@ from dataplane.gateway.proxy import Proxy
 from dataplane.gateway.replicas import Replicas
 from dataplane.gateway.settings import Settings
 from dataplane.gateway.snapshot import ModelList, Snapshot
+from dataplane.gateway.waiting_room import WaitingRoom
 from dataplane.spool.shipper import ShipError, Shipper
 from dataplane.spool.writer import SpoolWriter
 
@@ -63,11 +66,15 @@ class Gateway:
             renewal_s=settings.lease_renewal_s,
             timeout_s=settings.redis_timeout_s,
         )
-        self.replicas = Replicas(
-            settings.fleet_url,
-            settings.internal_secret,
-            cold_wait_s=settings.cold_wait_s,
-            max_cold=settings.max_cold_requests,
+        self.replicas = Replicas(settings.fleet_url, settings.internal_secret)
+        self.demand = DemandPost(settings.fleet_url, settings.internal_secret, self.id)
+        self.room = WaitingRoom(
+            self.replicas,
+            self.demand,
+            bounds=Bounds(settings.max_cold_requests, settings.max_cold_bytes),
+            max_tenant_waiting=settings.max_tenant_cold_requests,
+            gateways=lambda: self.limiter.gateways,
+            heartbeat_s=settings.heartbeat_s,
         )
         self.spool = SpoolWriter(settings.home / "spool", self.id, settings.max_spool_bytes)
         self._shipper = Shipper(settings.home / "spool", settings.control_url, settings.internal_secret)
@@ -82,7 +89,7 @@ class Gateway:
             limiter=self.limiter,
             running=self.running,
             spool=self.spool,
-            proxy=Proxy(self.replicas, self.settings.silent_replica_s),
+            proxy=Proxy(self.replicas, self.room, self.settings.silent_replica_s),
             metrics=self.metrics,
         )
         app = Starlette(
@@ -102,12 +109,12 @@ class Gateway:
 
     def _watch_gauges(self) -> None:
         for name, text, read in (
-            ("gateway_num_requests_running", "Accepted requests under way.", lambda: len(self.running)),
-            ("gateway_num_requests_cold", "Requests that wait for a replica.", lambda: self.replicas.waiting_count),
-            ("gateway_replicas_ready", "Replicas that take traffic.", lambda: self.replicas.ready_count),
-            ("gateway_catalog_number", "Number of the catalog in force.", lambda: self._snapshot.catalog.number),
-            ("gateway_redis_up", "1 while limits are shared through Redis.", lambda: not self.limiter.redis_away),
-            ("gateway_spool_full", "1 while admission is stopped by the spool.", lambda: self.spool.full),
+            ("num_requests_running", "Accepted requests under way.", lambda: len(self.running)),
+            ("num_requests_cold", "Requests that wait for a replica.", lambda: self.room.waiting_count),
+            ("replicas_ready", "Replicas that take traffic.", lambda: self.replicas.ready_count),
+            ("catalog_number", "Number of the catalog in force.", lambda: self._snapshot.catalog.number),
+            ("redis_up", "1 while limits are shared through Redis.", lambda: not self.limiter.redis_away),
+            ("spool_full", "1 while admission is stopped by the spool.", lambda: self.spool.full),
         ):
             self.metrics.watch(name, text, read)
 
@@ -138,6 +145,7 @@ class Gateway:
             for name, run in (
                 ("catalog", self.follower.run),
                 ("replicas", self.replicas.run),
+                ("demand", self.demand.run),
                 ("limits", self.limiter.run),
                 ("usage", self._shipper.run),
                 ("review", self._review_forever),

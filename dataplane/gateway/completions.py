@@ -11,7 +11,7 @@ import structlog
 
 from dataplane.contracts import headers, ids
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.gateway import intake, limits, rate_headers, router
+from dataplane.gateway import intake, limits, patience, rate_headers, router
 from dataplane.gateway.auth import Caller
 from dataplane.gateway.door import Door, Headers
 from dataplane.gateway.exchange import Exchange, Running, Spool
@@ -90,10 +90,7 @@ class Completions:
         told.tenant_id, told.key_id = caller.tenant.id, caller.key.id
         with self._bodies.holding(caller.tenant.id) as hold:
             taken = intake.parse(await self._read_body(asked, receive, hold))
-            session = asked.get(headers.SESSION)
-            exchange = told.exchange = await self._accept(
-                snapshot, caller, taken, path=path, session=session, reply=reply
-            )
+            exchange = told.exchange = await self._accept(snapshot, caller, taken, path=path, asked=asked, reply=reply)
             try:
                 with self._running.enter(exchange), _watching(receive, exchange):
                     await exchange.run(lambda: self._proxy.serve(exchange, reply))
@@ -102,11 +99,13 @@ class Completions:
                 await exchange.settle()
 
     async def _accept(
-        self, snapshot: Snapshot, caller: Caller, taken: Intake, *, path: str, session: str | None, reply: Reply
+        self, snapshot: Snapshot, caller: Caller, taken: Intake, *, path: str, asked: Headers, reply: Reply
     ) -> Exchange:
         """Find what a request means and hold its caller's limits. Raises as :meth:`_reserve`, and what is not found."""
-        deployment = snapshot.deployment(caller, taken.model)
-        arm = router.arm_of(deployment, session, caller.key.id)
+        deployment, arm = snapshot.called(caller, taken.model)
+        if arm is None:
+            arm = router.arm_of(deployment, asked.get(headers.SESSION), caller.key.id)
+        wait = patience.of(asked, deployment.idle, stream=taken.stream, max_wait_s=self._settings.max_cold_wait_s)
         context_tokens = snapshot.context_tokens(deployment, arm.version_id, caller.tenant.id)
         tokens = limits.request_tokens(caller.tenant, caller.key, taken.prompt_tokens, taken.max_tokens, context_tokens)
         reservation = await self._reserve(caller, tokens, reply)
@@ -117,6 +116,7 @@ class Completions:
             deployment=deployment,
             arm=arm,
             intake=taken,
+            patience=wait,
             reserved_tokens=tokens,
             spool=self._spool,
             release=lambda used: self._limiter.settle(reservation, used),

@@ -16,6 +16,7 @@ from dataplane.contracts.usage import Outcome, RecordKind, Source, UsageRecord
 from dataplane.gateway import auth
 from dataplane.gateway.auth import Caller
 from dataplane.gateway.intake import ClientGone, Intake
+from dataplane.gateway.patience import Patience
 from dataplane.gateway.reply import ClientStalled
 from dataplane.gateway.router import Wanted
 from dataplane.gateway.sse import Tally
@@ -90,6 +91,7 @@ class Exchange:
         deployment: what.
         arm: which version of it.
         intake: the body.
+        patience: how long it may wait for a replica.
         reserved_tokens: what the limits hold for it.
         spool: where its records go.
         release: settles its limits by the tokens it really took; called once.
@@ -104,6 +106,7 @@ class Exchange:
         deployment: DeploymentEntry,
         arm: Arm,
         intake: Intake,
+        patience: Patience,
         reserved_tokens: int,
         spool: Spool,
         release: Callable[[int], Awaitable[None]],
@@ -114,7 +117,14 @@ class Exchange:
         self.deployment = deployment
         self.arm = arm
         self.intake = intake
-        self.wanted = Wanted(deployment.id, arm.version_id, reserved_tokens)
+        self.patience = patience
+        self.wanted = Wanted(
+            deployment_id=deployment.id,
+            version_id=arm.version_id,
+            tokens=reserved_tokens,
+            prompt_tokens=intake.prompt_tokens,
+            max_num_seqs=deployment.engine.max_num_seqs,
+        )
         self.attempts: list[Attempt] = []
         self.cause: Cause | None = None
         self._spool = spool

@@ -158,6 +158,11 @@ class Limiter:
         """Whether limits are enforced by shares for now."""
         return self._away
 
+    @property
+    def gateways(self) -> int:
+        """How many gateways there were when Redis was asked last, this one included."""
+        return self._gateways
+
     async def reserve(self, request_id: str, scopes: Sequence[Scope], tokens: int) -> Reservation:
         """Admit a request into every limit of ``scopes``, or into none.
 

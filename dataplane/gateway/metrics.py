@@ -20,27 +20,27 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._tenants: set[str] = set()
         self._requests = Counter(
-            "gateway_requests", "Requests answered, by the code of the error or 'ok'.", ["tenant", "code"],
+            "pagoda_gateway_requests", "Requests answered, by the code of the error or 'ok'.", ["tenant", "code"],
             registry=self.registry,
         )  # fmt: skip
         self._delivered = Counter(
-            "gateway_generation_tokens", "Completion tokens delivered.", ["tenant"], registry=self.registry
+            "pagoda_gateway_generation_tokens", "Completion tokens delivered.", ["tenant"], registry=self.registry
         )
         self._redispatches = Counter(
-            "gateway_redispatches", "Requests sent to a second replica.", registry=self.registry
+            "pagoda_gateway_redispatches", "Requests sent to a second replica.", registry=self.registry
         )
         self._ttft = Histogram(
-            "gateway_time_to_first_token_seconds", "From the accepted request to its first token, streams only.",
+            "pagoda_gateway_time_to_first_token_seconds", "From the accepted request to its first token, streams only.",
             buckets=_SECONDS, registry=self.registry,
         )  # fmt: skip
         self._e2e = Histogram(
-            "gateway_e2e_request_latency_seconds", "From the request to the end of its answer.",
+            "pagoda_gateway_e2e_request_latency_seconds", "From the request to the end of its answer.",
             buckets=_SECONDS, registry=self.registry,
         )  # fmt: skip
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Add a gauge that is read when it is scraped."""
-        Gauge(name, text, registry=self.registry).set_function(read)
+        """Add a gauge, by its name without our prefix, that is read when it is scraped."""
+        Gauge(f"pagoda_gateway_{name}", text, registry=self.registry).set_function(read)
 
     def tenant_label(self, tenant_id: str) -> str:
         """Return the label of a tenant: its id for the first :data:`MAX_TENANTS`, then one for all others."""

@@ -7,6 +7,7 @@ import structlog
 
 from dataplane.contracts import headers
 from dataplane.contracts.errors import ApiError, Code, ErrorBody, ErrorEnvelope
+from dataplane.contracts.replica import ReplicaReport
 from dataplane.contracts.usage import Outcome
 from dataplane.gateway import router
 from dataplane.gateway.exchange import Attempt, Exchange
@@ -16,6 +17,7 @@ from dataplane.gateway.reply import Reply
 from dataplane.gateway.router import Incarnation
 from dataplane.gateway.sse import End, EventStream, Release, read_answer
 from dataplane.gateway.upstream import ReplicaLost, Upstream
+from dataplane.gateway.waiting_room import WaitingRoom
 
 SERVED_VERSION = b"x-served-version"
 SERVED_REPLICA = b"x-served-replica"
@@ -35,11 +37,13 @@ class Proxy:
 
     Args:
         replicas: who may take them.
+        room: where they get there.
         silence_s: how long a replica may say nothing.
     """
 
-    def __init__(self, replicas: Replicas, silence_s: float) -> None:
+    def __init__(self, replicas: Replicas, room: WaitingRoom, silence_s: float) -> None:
         self._replicas = replicas
+        self._room = room
         self._silence_s = silence_s
 
     async def serve(self, exchange: Exchange, reply: Reply) -> None:
@@ -55,25 +59,26 @@ class Proxy:
 
     async def _attempt(self, exchange: Exchange, reply: Reply, avoid: set[Incarnation]) -> bool:
         """Try once; False when another replica is to be tried."""
+        beat = reply.heartbeat if exchange.patience.heartbeats else None
         with exchange.attempt() as attempt:
-            replica = attempt.replica = await self._replicas.find(exchange.wanted, avoid)
-            attempt.found_s = time.monotonic()
-            try:
-                with self._replicas.on(replica):
+            async with self._room.seat(exchange, avoid, beat) as replica:
+                attempt.replica, attempt.found_s = replica, time.monotonic()
+                try:
                     await self._relay(exchange, attempt, replica.socket, reply)
-            except ReplicaLost as lost:
-                self._replicas.suspect(replica)
-                _log.warning(
-                    "replica_lost", request_id=exchange.request_id, replica_id=replica.replica_id, reason=str(lost)
-                )
-                if reply.started or attempt.number == _ATTEMPTS:
-                    raise ApiError(
-                        Code.REPLICA_LOST, "The replica that served this request was lost. Try again."
-                    ) from lost
-                avoid.add(router.incarnation(replica))
-                attempt.outcome, attempt.error_code = Outcome.REDISPATCHED, Code.REPLICA_LOST.code
-                return False
+                except ReplicaLost as lost:
+                    self._lost(exchange, replica, lost)
+                    if reply.answered or attempt.number == _ATTEMPTS:
+                        raise ApiError(
+                            Code.REPLICA_LOST, "The replica that served this request was lost. Try again."
+                        ) from lost
+                    avoid.add(router.incarnation(replica))
+                    attempt.outcome, attempt.error_code = Outcome.REDISPATCHED, Code.REPLICA_LOST.code
+                    return False
         return True
+
+    def _lost(self, exchange: Exchange, replica: ReplicaReport, lost: ReplicaLost) -> None:
+        self._replicas.suspect(replica)
+        _log.warning("replica_lost", request_id=exchange.request_id, replica_id=replica.replica_id, reason=str(lost))
 
     async def _relay(self, exchange: Exchange, attempt: Attempt, socket: str, reply: Reply) -> None:
         upstream = await Upstream.open(
@@ -106,7 +111,7 @@ class Proxy:
     async def _pass_on(
         self, exchange: Exchange, attempt: Attempt, events: EventStream, release: Release, reply: Reply
     ) -> None:
-        if events.tally.error is not None and not reply.started and not release.completion_tokens:
+        if events.tally.error is not None and not reply.answered and not release.completion_tokens:
             raise _as_status(events.tally.error)
         if attempt.first_token_s is None:
             attempt.first_token_s = time.monotonic()
@@ -139,7 +144,7 @@ class Proxy:
         refused = upstream.status < 500 or upstream.status == Code.OVERLOADED.status
         attempt.outcome, attempt.error_code = (Outcome.REFUSED if refused else Outcome.FAILED), code
         await exchange.settle()
-        await reply.whole(
+        await reply.refusal(
             upstream.status, body, [(name, value) for name, value in upstream.headers.items() if name in _PASSED_ON]
         )
 

@@ -31,8 +31,9 @@ class ClientStalled(Exception):
 class Reply:
     """Sends one answer.
 
-    ``headers`` go out with whatever is answered; ``started`` says whether a byte went out; ``status`` what was said;
-    ``aborted`` whether the connection was reset instead of a proper end.
+    ``headers`` go out with whatever is answered; ``started`` says whether a byte went out, ``answered`` whether one of
+    the answer itself did; ``status`` what was said; ``aborted`` whether the connection was reset instead of a proper
+    end.
 
     Args:
         scope: ASGI's.
@@ -47,6 +48,7 @@ class Reply:
         self._stalled_s = stalled_s
         self._streaming = False
         self._ended = False
+        self.answered = False
         self.aborted = False
         self.request_id = request_id
         self.headers: list[Header] = [(PUBLIC_REQUEST_ID.encode(), request_id.encode())]
@@ -63,6 +65,7 @@ class Reply:
         Raises:
             ClientStalled: the caller does not take it.
         """
+        self.answered = True
         length = (b"content-length", str(len(body)).encode())
         await self._start(status, [*headers, length])
         await self._body(body, more=False)
@@ -73,10 +76,33 @@ class Reply:
         Raises:
             ClientStalled: the caller does not take it.
         """
+        self.answered = True
+        await self._piece(data, last=last)
+
+    async def heartbeat(self) -> None:
+        """Send a sign of life that readers of streams pass over, the first with the stream's head.
+
+        Raises:
+            ClientStalled: the caller does not take it.
+        """
+        await self._piece(b": waiting\n\n", last=False)
+
+    async def _piece(self, data: bytes, *, last: bool) -> None:
         if not self.started:
             self._streaming = True
             await self._start(200, _STREAM)
         await self._body(data, more=not last)
+
+    async def refusal(self, status: int, body: bytes, headers: Iterable[Header]) -> None:
+        """Pass on an error envelope: as ``status``, or as the last event of a stream that heartbeats have begun.
+
+        Raises:
+            ClientStalled: the caller does not take it.
+        """
+        if self.started:
+            await self.stream(_event(body), last=True)
+        else:
+            await self.whole(status, body, headers)
 
     async def error(self, error: ApiError) -> None:
         """Answer with an error, whatever was sent before: a status, the error event of a stream, or a reset."""
@@ -88,7 +114,7 @@ class Reply:
                 self.abort()
             elif not self._ended:
                 async with asyncio.timeout(_LAST_WORDS_S):
-                    await self._body(b"data: " + body + b"\n\n", more=False)
+                    await self._body(_event(body), more=False)
         except (ClientStalled, TimeoutError):
             self.abort()
 
@@ -113,6 +139,10 @@ class Reply:
                 await self._send(message)
         except TimeoutError as error:
             raise ClientStalled from error
+
+
+def _event(body: bytes) -> bytes:
+    return b"data: " + body + b"\n\n"
 
 
 def error_headers(error: ApiError) -> list[Header]:

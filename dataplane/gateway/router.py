@@ -14,24 +14,39 @@ from dataplane.contracts.replica import ReplicaReport, ReplicaState
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a request needs: READY replicas of a version, with room for ``tokens`` of prompt and output."""
+    """What a request needs: READY replicas of a version, with room for ``tokens`` of prompt and output.
+
+    ``prompt_tokens`` are those of the prompt; the engines of the deployment run ``max_num_seqs`` requests at a time.
+    """
 
     deployment_id: str
     version_id: str
     tokens: int
+    prompt_tokens: int
+    max_num_seqs: int
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What of the deployments this is: requests with the same key can be served by the same replicas."""
+        return (self.deployment_id, self.version_id)
 
 
 class Incarnation(msgspec.Struct, frozen=True):
-    """One life of a replica: its id may be used again after a restart, its socket and process are then others."""
+    """One stretch of a replica in one state.
+
+    Its id may be used again by another process, and a process that slept is as good as new: nothing that was held
+    against it before counts.
+    """
 
     replica_id: str
     socket: str
     pid: int
+    since_ms: int
 
 
 def incarnation(report: ReplicaReport) -> Incarnation:
     """Return which life of its replica a report is of."""
-    return Incarnation(report.replica_id, report.socket, report.pid)
+    return Incarnation(report.replica_id, report.socket, report.pid, report.since_ms)
 
 
 def arm_of(deployment: DeploymentEntry, session: str | None, key_id: str) -> Arm:
@@ -51,8 +66,7 @@ def candidates(
         report
         for report in replicas
         if report.state is ReplicaState.READY
-        and report.deployment_id == wanted.deployment_id
-        and report.version_id == wanted.version_id
+        and (report.deployment_id, report.version_id) == wanted.key
         and not avoid(incarnation(report))
     ]
 

@@ -34,8 +34,13 @@ class Settings(msgspec.Struct, frozen=True):
     max_tenant_held_bytes: int = 64 * 1024 * 1024
     max_running: int = 4096
     body_timeout_s: float = 30.0
-    cold_wait_s: float = 30.0
+    max_cold_wait_s: float = 300.0
+    """The longest that a caller may ask to wait for a replica."""
     max_cold_requests: int = 256
+    """Waiting for one deployment, at all gateways together; as are the bytes."""
+    max_cold_bytes: int = 64 * 1024 * 1024
+    max_tenant_cold_requests: int = 1024
+    heartbeat_s: float = 5.0
     stalled_client_s: float = 30.0
     silent_replica_s: float = 300.0
     """A replica that says nothing for so long is lost, whatever its socket says; the fleet finds a hang much sooner."""

@@ -1,9 +1,12 @@
-"""The catalog in force, and what is asked of it for every request, worked out once per tenant and snapshot."""
+"""The catalog in force, and what is asked of it for every request, worked out once per tenant and snapshot.
+
+What applications call is a deployment's name, or, of one version of it alone, ``name@<number>`` or ``name@<alias>``.
+"""
 
 import msgspec
 
 from dataplane.contracts import catalog as contract
-from dataplane.contracts.catalog import Catalog, DeploymentEntry
+from dataplane.contracts.catalog import Arm, Catalog, DeploymentEntry
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.gateway.auth import Caller
 
@@ -44,33 +47,59 @@ class Snapshot:
             return self._names[tenant_id]
         return {name: entry for name, entry in self._names[tenant_id].items() if entry.id in allowed}
 
-    def deployment(self, caller: Caller, name: str) -> DeploymentEntry:
-        """Return the deployment that ``caller`` means by ``name``.
+    def called(self, caller: Caller, name: str) -> tuple[DeploymentEntry, Arm | None]:
+        """Return the deployment that ``caller`` means by ``name``, and the arm where it names a version.
 
         Raises:
             ApiError: MODEL_NOT_FOUND, in the same words for a name that does not exist and one of another tenant;
                 MODEL_PAUSED for one that takes no traffic.
         """
         models = self.models(caller)
-        found = models.get(name)
+        base, at, version = name.partition("@")
+        found = models.get(base)
         if found is None:
             raise ApiError(Code.MODEL_NOT_FOUND, _not_found(name, sorted(models)), param="model")
+        versions = self._versions(found)
+        if at and version not in versions:
+            names = [f"{base}@{known}" for known in versions]
+            raise ApiError(Code.MODEL_NOT_FOUND, _not_found(name, [base, *names]), param="model")
         if not found.active or sum(arm.weight for arm in found.arms) != 100:
             raise ApiError(
                 Code.MODEL_PAUSED, f"The model '{name}' is paused by its owner.", retry_after_s=_PAUSED_RETRY_S
             )
-        return found
+        return found, versions[version] if at else None
+
+    def _versions(self, deployment: DeploymentEntry) -> dict[str, Arm]:
+        """Return the arms of a deployment by what may stand behind the ``@``: numbers first, then aliases."""
+        known = [(arm, self.catalog.versions.get(arm.version_id)) for arm in deployment.arms]
+        versions: dict[str, Arm] = {}
+        for arm, version in known:
+            if version is not None:
+                versions.setdefault(str(version.number), arm)
+        for arm, version in known:
+            for alias in version.aliases if version is not None else ():
+                versions.setdefault(alias, arm)
+        return versions
 
     def cards(self, caller: Caller) -> tuple[ModelCard, ...]:
-        """Return the model objects of what ``caller`` may call now, by name."""
-        return tuple(self._card(name, entry) for name, entry in sorted(self.models(caller).items()) if entry.active)
+        """Return the model objects of what ``caller`` may call now, by name, each with its versions behind it."""
+        return tuple(
+            card
+            for name, entry in sorted(self.models(caller).items())
+            if entry.active
+            for card in (
+                self._card(name, entry, None),
+                *(self._card(f"{name}@{version}", entry, arm) for version, arm in self._versions(entry).items()),
+            )
+        )
 
     def card(self, caller: Caller, name: str) -> ModelCard:
-        """Return one model object. Raises as :meth:`deployment`."""
-        return self._card(name, self.deployment(caller, name))
+        """Return one model object. Raises as :meth:`called`."""
+        return self._card(name, *self.called(caller, name))
 
-    def _card(self, name: str, deployment: DeploymentEntry) -> ModelCard:
-        version = self.catalog.versions.get(deployment.arms[0].version_id) if deployment.arms else None
+    def _card(self, name: str, deployment: DeploymentEntry, arm: Arm | None) -> ModelCard:
+        shown = arm or next(iter(deployment.arms), None)
+        version = self.catalog.versions.get(shown.version_id) if shown else None
         owner = self.catalog.tenants.get(deployment.tenant_id)
         return ModelCard(
             id=name,

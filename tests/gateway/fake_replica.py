@@ -124,6 +124,22 @@ async def dies(call: Call) -> None:
     call.die()
 
 
+class Gate:
+    """A replica script that answers only once it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def __call__(self, call: Call) -> None:
+        opened = asyncio.ensure_future(self.opened.wait())
+        gone = asyncio.ensure_future(call.gone.wait())
+        await asyncio.wait({opened, gone}, return_when=asyncio.FIRST_COMPLETED)
+        opened.cancel()
+        gone.cancel()
+        if self.opened.is_set():
+            await replies()(call)
+
+
 class FakeReplica:
     """Listens on ``socket``; ``script`` may be changed between calls; ``calls`` are all that came."""
 

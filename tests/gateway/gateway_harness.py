@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import Catalog
-from dataplane.contracts.replica import ReplicaReport, ReplicaTable
+from dataplane.contracts.replica import Demand, ReplicaReport, ReplicaTable
 from dataplane.contracts.usage import UsageBatch, UsageReceipt, UsageRecord
 from dataplane.gateway.app import Gateway
 from dataplane.gateway.server import Server
@@ -45,12 +45,13 @@ async def serving(server: uvicorn.Server, *, drain: bool) -> AsyncIterator[str]:
 
 
 class Outside:
-    """Control plane and fleet. ``records`` are the usage records taken; ``away`` answers 503 to everything."""
+    """Control plane and fleet. ``records`` and ``demands`` are those taken; ``away`` answers 503 to everything."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
         self.table = ReplicaTable(node="node", number=1, at_ms=0, replicas=())
         self.records: list[UsageRecord] = []
+        self.demands: list[Demand] = []
         self.away = False
         self.polls = 0
         self.closing = False
@@ -63,6 +64,7 @@ class Outside:
                 Route("/internal/catalog", self._catalog),
                 Route("/internal/usage", self._usage, methods=["POST"]),
                 Route("/replicas", self._replicas),
+                Route("/demand", self._demand, methods=["POST"]),
             ]
         )
 
@@ -111,6 +113,20 @@ class Outside:
         except TimeoutError:
             pass
         return Response(msgspec.json.encode(self.table))
+
+    async def _demand(self, request: Request) -> Response:
+        if refused := self._refused(request):
+            return refused
+        demand = msgspec.json.decode(await request.body(), type=Demand)
+        async with self.changed:
+            self.demands.append(demand)
+            self.changed.notify_all()
+        return Response(status_code=204)
+
+    async def until_demand(self, waiting: dict[str, int]) -> None:
+        """Return once the newest demand is ``waiting``."""
+        async with asyncio.timeout(30), self.changed:
+            await self.changed.wait_for(lambda: bool(self.demands) and self.demands[-1].waiting == waiting)
 
     async def until_records(self, count: int) -> list[UsageRecord]:
         """Return the records once there are ``count``; fail the test where they do not come."""
@@ -193,6 +209,20 @@ class Harness:
     ) -> httpx.Response:  # fmt: skip
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await self.client.post(path, content=content, headers=self.headers(key) | (headers or {}))
+
+    async def post_alone(self, body: dict[str, Any], key: str | None = None) -> httpx.Response:
+        """Post on a connection without a client: with hundreds, httpx's pool would be the slowest part of a test."""
+        raw = json.dumps(body).encode()
+        head = {"host": "gateway", "content-length": str(len(raw)), "connection": "close"} | self.headers(key)
+        reader, writer = await asyncio.open_connection(self.client.base_url.host, self.client.base_url.port)
+        lines = ["POST /v1/chat/completions HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + raw)
+        answer, _, content = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        status, *fields = answer.decode().split("\r\n")
+        return httpx.Response(
+            int(status.split()[1]), headers=[tuple(field.split(": ", 1)) for field in fields], content=content
+        )
 
     @asynccontextmanager
     async def streaming(self, key: str | None = None, **changes: Any) -> AsyncIterator[httpx.Response]:

@@ -54,6 +54,7 @@ class World:
             "secret": deployment("dep_secret", "ten_evil", "secret", ("ten_evil",)),
             "shared": deployment("dep_shared", "ten_acme", "shared", ("ten_acme", "ten_evil")),
         }
+        self.versions = {"ver_1": version("ver_1", 1, "stable"), "ver_2": version("ver_2", 2)}
 
     def limit(self, who: str, **limits: int) -> None:
         """Limit a tenant by name, or a key by its lookup."""
@@ -82,7 +83,7 @@ class World:
             tenants={entry.id: entry for entry in self.tenants.values()},
             keys=dict(self.keys),
             deployments={entry.id: entry for entry in self.deployments.values()},
-            versions={"ver_1": version("ver_1"), "ver_2": version("ver_2")},
+            versions=dict(self.versions),
         )
 
 
@@ -100,22 +101,25 @@ def deployment(
     )
 
 
-def version(id_: str) -> VersionEntry:
+def version(id_: str, number: int, *aliases: str) -> VersionEntry:
     return VersionEntry(
         id=id_,
         tenant_id="ten_acme",
         model="tiny",
-        number=1,
+        number=number,
         digest="d" * 64,
         files=(),
         context_tokens=CONTEXT_TOKENS,
-        created_at_ms=1_700_000_000_000,
+        created_at_ms=1_700_000_000_000 + number * 1000,
+        aliases=aliases,
     )
 
 
-def load(running: int = 0, waiting: int = 0, total: int = 1000, free: int = 1000, cached: int = 0) -> EngineLoad:
+def load(
+    running: int = 0, waiting: int = 0, total: int = 1000, free: int = 1000, cached: int = 0, step: int = 0
+) -> EngineLoad:
     return EngineLoad(
-        step=0,
+        step=step,
         num_running=running,
         num_waiting=waiting,
         total_blocks=total,
@@ -139,6 +143,7 @@ def report(
     state: ReplicaState = ReplicaState.READY,
     load: EngineLoad | None = None,
     pid: int = 1,
+    since_ms: int = 0,
     **rest: object,
 ) -> ReplicaReport:
     return ReplicaReport(
@@ -146,7 +151,7 @@ def report(
         node="node",
         state=state,
         cause="test",
-        since_ms=0,
+        since_ms=since_ms,
         socket=socket,
         pid=pid,
         deployment_id=deployment_id,

@@ -1,37 +1,18 @@
-"""Limits, a full spool and a cold model, as callers meet them over HTTP."""
+"""Limits, a full spool and a full gateway, as callers meet them over HTTP."""
 
 import asyncio
 
-import httpx
 import msgspec
 import pytest
 import redis
-from fake_replica import Call, FakeReplica, replies, token_event
+from fake_replica import Call, Gate, replies, token_event
 from gateway_harness import BODY, NO_REDIS, error_of, gateway
-from gateway_world import World, report
+from gateway_world import World
 from ports import free_port
 
-from dataplane.contracts.replica import ReplicaState
-from dataplane.contracts.usage import Outcome
 from stack.redis import Redis
 
 pytestmark = pytest.mark.anyio
-
-
-class Gate:
-    """A replica script that answers only once it is opened."""
-
-    def __init__(self) -> None:
-        self.opened = asyncio.Event()
-
-    async def __call__(self, call: Call) -> None:
-        opened = asyncio.ensure_future(self.opened.wait())
-        gone = asyncio.ensure_future(call.gone.wait())
-        await asyncio.wait({opened, gone}, return_when=asyncio.FIRST_COMPLETED)
-        opened.cancel()
-        gone.cancel()
-        if self.opened.is_set():
-            await replies()(call)
 
 
 async def test_of_a_burst_of_twenty_exactly_the_ten_allowed_at_a_time_run(world: World, home, clean_redis) -> None:
@@ -172,50 +153,6 @@ async def test_a_full_spool_stops_admission_and_loses_nothing(world: World, home
         g.outside.away = False
         accepted = statuses.count(200)
         assert len(await g.records(accepted)) == accepted
-
-
-async def test_a_cold_model_answers_as_soon_as_a_replica_is_ready(world: World, home) -> None:
-    async with gateway(world, home, NO_REDIS, replicas=0) as g:
-        loading = report("rep_0", str(home / "cold.sock"), state=ReplicaState.LOADING)
-        await g.outside.publish([loading])
-        calls = [asyncio.ensure_future(g.post()) for _ in range(10)]
-        async with asyncio.timeout(30):
-            while g.gateway.replicas.waiting_count < 10:
-                await asyncio.sleep(0.005)
-        async with FakeReplica(home / "cold.sock"):
-            await g.outside.publish([report("rep_0", str(home / "cold.sock"))])
-            assert {response.status_code for response in await asyncio.gather(*calls)} == {200}
-        assert all(record.queue_ms is not None for record in await g.records(10))
-
-
-async def test_a_model_that_stays_cold_is_a_503_with_a_time_to_come_back(world: World, home) -> None:
-    async with gateway(world, home, NO_REDIS, replicas=0, cold_wait_s=0.2) as g:
-        await g.outside.publish([report("rep_0", state=ReplicaState.LOADING, loaded_in_ms=8_000)])
-        await g.settled()
-        response = await g.post(BODY | {"stream": True})
-        assert (response.status_code, error_of(response.content)["code"]) == (503, "model_cold")
-        assert 8 <= int(response.headers["retry-after"]) <= 12
-        [record] = await g.records(1)
-        assert (record.outcome, record.error_code, record.replica_id) == (Outcome.REFUSED, "model_cold", "")
-        assert record.completion_tokens == 0
-
-
-async def test_the_queue_for_a_cold_model_is_bounded_and_the_rest_are_told_at_once(world: World, home) -> None:
-    async with gateway(world, home, NO_REDIS, replicas=0, max_cold_requests=5, cold_wait_s=1.0) as g:
-        answers = await asyncio.gather(*(g.post() for _ in range(20)))
-        codes = [error_of(answer.content)["code"] for answer in answers]
-        assert sorted(codes) == ["model_cold"] * 5 + ["overloaded"] * 15
-        assert all("retry-after" in answer.headers for answer in answers)
-        assert len(await g.records(20)) == 20
-
-
-async def test_a_caller_that_goes_away_while_it_waits_leaves_the_queue(world: World, home) -> None:
-    async with gateway(world, home, NO_REDIS, replicas=0) as g:
-        with pytest.raises(httpx.ReadTimeout):
-            await g.client.post("/v1/chat/completions", json=BODY, headers=g.headers(), timeout=0.2)
-        [record] = await g.records(1)
-        assert record.outcome is Outcome.ABORTED
-        assert g.gateway.replicas.waiting_count == 0
 
 
 async def test_a_paused_model_says_so(world: World, home) -> None:

@@ -9,6 +9,7 @@ from dataplane.contracts.usage import Outcome, UsageRecord
 from dataplane.gateway import auth, intake
 from dataplane.gateway.exchange import Exchange
 from dataplane.gateway.intake import ClientGone
+from dataplane.gateway.patience import Patience
 from dataplane.gateway.sse import Tally
 from dataplane.spool.writer import SpoolFull
 
@@ -55,6 +56,7 @@ def exchange(release: Release, spool: Spooled | None = None, body: bytes = PROMP
         deployment=world.deployments["chat"],
         arm=Arm("ver_1", 100),
         intake=intake.parse(body),
+        patience=Patience(30.0),
         reserved_tokens=100,
         spool=Spooled() if spool is None else spool,
         release=release,

@@ -12,6 +12,7 @@ from gateway_world import World, deployment, report
 
 from dataplane.contracts import catalog as contract
 from dataplane.contracts import keys
+from dataplane.contracts.catalog import Arm
 from dataplane.contracts.usage import Outcome
 from dataplane.gateway.door import wall_ms
 
@@ -39,11 +40,13 @@ async def test_a_stranger_is_told_how_to_come_in(world: World, home) -> None:
 async def test_models_are_those_the_key_may_call_and_no_others_exist(world: World, home) -> None:
     async with gateway(world, home, NO_REDIS) as g:
         listed = (await g.client.get("/v1/models", headers=g.headers())).json()
-        assert [model["id"] for model in listed["data"]] == ["chat", "shared"]
+        assert [model["id"] for model in listed["data"] if "@" not in model["id"]] == ["chat", "shared"]
         listed = (await g.client.get("/v1/models", headers=g.headers(world.evil_key.text))).json()
-        assert [model["id"] for model in listed["data"]] == ["acme/shared", "secret"]
-        response = await g.client.get("/v1/models/acme/shared", headers=g.headers(world.evil_key.text))
-        assert response.json()["id"] == "acme/shared"
+        names = [model["id"] for model in listed["data"]]
+        assert names == ["acme/shared", "acme/shared@1", "acme/shared@stable", "secret", "secret@1", "secret@stable"]
+        for name in ("acme/shared", "acme/shared@1"):
+            response = await g.client.get(f"/v1/models/{name}", headers=g.headers(world.evil_key.text))
+            assert response.json()["id"] == name
         answers = []
         for name in ("secret", "no-such"):
             by_get = await g.client.get(f"/v1/models/{name}", headers=g.headers())
@@ -61,6 +64,21 @@ async def test_a_guest_of_a_shared_model_is_served_under_its_own_name(world: Wor
         await g.settled()
         assert (await g.post(BODY | {"model": "acme/shared"}, key=world.evil_key.text)).status_code == 200
         assert replica.calls[0].headers["x-pagoda-tenant"] == "ten_evil"
+
+
+async def test_a_version_called_by_name_is_the_one_that_serves_whatever_the_weights_say(world: World, home) -> None:
+    arms = (Arm("ver_1", 100), Arm("ver_2", 0, "candidate"))
+    world.deployments["chat"] = deployment("dep_chat", "ten_acme", "chat", ("ten_acme",), arms=arms)
+    async with gateway(world, home, NO_REDIS) as g:
+        await g.add_replica(version_id="ver_2")
+        await g.settled()
+        served = {}
+        for name in ("chat", "chat@1", "chat@stable", "chat@2"):
+            served[name] = (await g.post(BODY | {"model": name})).headers["x-served-version"]
+        assert served == {"chat": "ver_1", "chat@1": "ver_1", "chat@stable": "ver_1", "chat@2": "ver_2"}
+        assert [call.headers["x-pagoda-arm"] for call in g.replicas[1].calls] == ["candidate"]
+        response = await g.post(BODY | {"model": "chat@3"})
+        assert (response.status_code, error_of(response.content)["code"]) == (404, "model_not_found")
 
 
 async def _cut(g: Harness, change) -> dict:

@@ -156,9 +156,9 @@ async def test_the_gateway_says_whether_it_is_well_and_shows_metrics_to_its_own_
         assert (await g.client.get("/metrics", headers=g.headers())).status_code == 401
         secret = {"authorization": f"Bearer {g.gateway.settings.internal_secret}"}
         text = (await g.client.get("/metrics", headers=secret)).text
-        assert 'gateway_requests_total{code="ok",tenant="ten_acme"} 1.0' in text
-        assert 'gateway_generation_tokens_total{tenant="ten_acme"} 3.0' in text
-        assert "gateway_replicas_ready 1.0" in text
+        assert 'pagoda_gateway_requests_total{code="ok",tenant="ten_acme"} 1.0' in text
+        assert 'pagoda_gateway_generation_tokens_total{tenant="ten_acme"} 3.0' in text
+        assert "pagoda_gateway_replicas_ready 1.0" in text
 
 
 async def test_a_prompt_over_the_context_is_left_to_the_replica_which_names_both_numbers(

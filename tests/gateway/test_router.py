@@ -31,7 +31,7 @@ reports = st.lists(
     ),
     max_size=8,
 )
-WANTED = Wanted("dep_chat", "ver_1", 800)
+WANTED = Wanted("dep_chat", "ver_1", tokens=800, prompt_tokens=8, max_num_seqs=32)
 
 
 def choose(replicas: list[ReplicaReport], wanted: Wanted = WANTED, **outstanding: int) -> str | None:

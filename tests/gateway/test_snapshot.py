@@ -17,7 +17,7 @@ def seen_by(world: World, who: str) -> tuple[Snapshot, Caller]:
 
 def refusal(snapshot: Snapshot, caller: Caller, name: str) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        snapshot.deployment(caller, name)
+        snapshot.called(caller, name)
     return caught.value
 
 
@@ -27,7 +27,7 @@ def test_an_owner_says_the_name_and_a_guest_says_whose_it_is() -> None:
     assert set(snapshot.models(alice)) == {"chat", "shared"}
     snapshot, mallory = seen_by(world, "evil")
     assert set(snapshot.models(mallory)) == {"secret", "acme/shared"}
-    assert snapshot.deployment(mallory, "acme/shared").id == "dep_shared"
+    assert snapshot.called(mallory, "acme/shared")[0].id == "dep_shared"
 
 
 def test_a_model_of_another_tenant_is_answered_as_one_that_does_not_exist() -> None:
@@ -44,8 +44,9 @@ def test_a_key_for_some_deployments_sees_only_those() -> None:
     lookup = world.acme_key.lookup
     world.keys[lookup] = msgspec.structs.replace(world.keys[lookup], deployment_ids=("dep_shared", "dep_secret"))
     snapshot, alice = seen_by(world, "acme")
-    assert [card.id for card in snapshot.cards(alice)] == ["shared"]
-    assert "It may call: shared." in refusal(snapshot, alice, "chat").message
+    assert [card.id for card in snapshot.cards(alice)] == ["shared", "shared@1", "shared@stable"]
+    for name in ("chat", "chat@1", "chat@stable"):
+        assert "It may call: shared." in refusal(snapshot, alice, name).message
 
 
 def test_a_paused_deployment_is_named_as_paused_to_those_who_may_call_it_alone() -> None:
@@ -53,7 +54,8 @@ def test_a_paused_deployment_is_named_as_paused_to_those_who_may_call_it_alone()
     world.deployments["chat"] = msgspec.structs.replace(world.deployments["chat"], active=False)
     snapshot, alice = seen_by(world, "acme")
     assert refusal(snapshot, alice, "chat").code.code == "model_paused"
-    assert [card.id for card in snapshot.cards(alice)] == ["shared"]
+    assert refusal(snapshot, alice, "chat@1").code.code == "model_paused"
+    assert [card.id for card in snapshot.cards(alice)] == ["shared", "shared@1", "shared@stable"]
     _, mallory = seen_by(world, "evil")
     assert refusal(snapshot, mallory, "acme/chat").code.code == "model_not_found"
 
@@ -75,6 +77,29 @@ def test_the_list_of_names_in_an_error_is_bounded() -> None:
     assert len(message) < 400
 
 
+def test_one_version_is_called_by_its_number_or_an_alias_of_it() -> None:
+    world = World()
+    arms = (Arm("ver_1", 90), Arm("ver_2", 10, "candidate"))
+    world.versions["ver_2"] = msgspec.structs.replace(world.versions["ver_2"], aliases=("next", "1"))
+    world.deployments["shared"] = deployment("dep_shared", "ten_acme", "shared", ("ten_acme", "ten_evil"), arms=arms)
+    snapshot, mallory = seen_by(world, "evil")
+    found = {name: snapshot.called(mallory, f"acme/shared{name}")[1] for name in ("", "@1", "@2", "@stable", "@next")}
+    assert found == {"": None, "@1": arms[0], "@2": arms[1], "@stable": arms[0], "@next": arms[1]}
+    assert [card.id for card in snapshot.cards(mallory)] == [
+        "acme/shared", "acme/shared@1", "acme/shared@2", "acme/shared@stable", "acme/shared@next", "secret", "secret@1",
+        "secret@stable",
+    ]  # fmt: skip
+    assert snapshot.card(mallory, "acme/shared@2").created == 1_700_000_002
+
+
+@pytest.mark.parametrize("version", ["", "2", "01", "1 ", "next", "1@1", "stable/x"])
+def test_a_version_that_takes_no_traffic_is_not_found_and_the_answer_names_those_that_do(version: str) -> None:
+    snapshot, alice = seen_by(World(), "acme")
+    error = refusal(snapshot, alice, f"chat@{version}")
+    assert error.code.code == "model_not_found"
+    assert error.message.endswith("It may call: chat, chat@1, chat@stable.")
+
+
 def test_the_context_is_what_model_deployment_and_cap_all_allow() -> None:
     world = World()
     snapshot, _ = seen_by(world, "acme")
@@ -89,4 +114,4 @@ def test_the_context_is_what_model_deployment_and_cap_all_allow() -> None:
 def test_a_model_object_has_what_openai_clients_read() -> None:
     snapshot, alice = seen_by(World(), "acme")
     card = msgspec.to_builtins(snapshot.card(alice, "chat"))
-    assert card == {"id": "chat", "object": "model", "created": 1_700_000_000, "owned_by": "acme"}
+    assert card == {"id": "chat", "object": "model", "created": 1_700_000_001, "owned_by": "acme"}
