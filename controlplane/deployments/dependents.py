@@ -25,9 +25,10 @@ class Dependents:
     def __bool__(self) -> bool:
         return bool(self.keys or self.tenants)
 
-    def __str__(self) -> str:
-        named = [f"the key {key}" for key in self.keys] + [f"the tenant {slug}" for slug in self.tenants]
-        return ", ".join(named)
+    @property
+    def words(self) -> list[str]:
+        """The same for a sentence."""
+        return [*(f"the key {key}" for key in self.keys), *(f"the tenant {slug}" for slug in self.tenants)]
 
 
 def of_deployment(deployment: Deployment) -> Dependents:

@@ -1,34 +1,60 @@
-"""Two people at once, on real PostgreSQL: one winner, and promises that fit."""
+"""Many people at once, on real PostgreSQL: one winner, and promises that fit."""
 
+import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import pytest
 from django.db import connection
 from domain import PLATFORM, deploy, make_version
 
-from controlplane.deployments import services
+from controlplane.deployments import catalog, services
 from controlplane.deployments.models import Deployment
+from controlplane.deployments.services import Changes
+from controlplane.registry.lifecycle import delete_version
+from controlplane.registry.models import ModelVersion
+from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import Share
-from tenants.actor import acting_as
+from tenants.actor import acting_as, system_actor
 from tenants.errors import Conflict, Invalid, NotFound
+from tenants.models import AuditEvent
+
+CONNECTIONS = 40
+"""The server of the tests takes a hundred; who finds all taken waits for the next that is free."""
+MANY = [20, pytest.param(200, marks=pytest.mark.slow)]
 
 
 def at_once(*calls: Callable[[], object]) -> list[object]:
     """Run ``calls`` in threads that start together; return what they returned, or the error they ended with."""
-    barrier = threading.Barrier(len(calls))
+    threads = min(len(calls), CONNECTIONS)
+    barrier, first = threading.Barrier(threads), threading.local()
 
     def run(call: Callable[[], object]) -> object:
         try:
-            barrier.wait(timeout=10)
+            if not hasattr(first, "over"):
+                connection.ensure_connection()
+                barrier.wait(timeout=30)
+                first.over = True
             return call()
         except (Conflict, Invalid, NotFound) as error:
             return error
         finally:
             connection.close()
 
-    with ThreadPoolExecutor(len(calls)) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(run, calls))
+
+
+def outcomes(results: list[object]) -> Counter[str]:
+    return Counter(type(result).__name__ for result in results)
+
+
+def verbs() -> Counter[str]:
+    with acting_as(PLATFORM):
+        return Counter(AuditEvent.objects.values_list("verb", flat=True))
 
 
 def test_of_two_guarantees_that_do_not_fit_together_one_is_refused(committed, personas):
@@ -48,12 +74,81 @@ def test_of_two_guarantees_that_do_not_fit_together_one_is_refused(committed, pe
         assert sum(promised) <= 2048  # the pool of the tiny model; the owner starts with a part of it
 
 
-def test_of_two_deployments_of_one_name_one_is_made(committed, personas):
+@pytest.mark.parametrize("many", MANY)
+def test_of_many_deployments_of_one_name_one_is_made(committed, personas, many):
     version = make_version(personas.acme)
-    results = at_once(*[lambda: deploy(personas.acme, version=version)] * 4)
-    assert sum(isinstance(result, Conflict) for result in results) == 3
+    results = at_once(*[lambda: deploy(personas.acme, version=version)] * many)
+    assert outcomes(results) == {"Deployment": 1, "Conflict": many - 1}
     with acting_as(PLATFORM):
         assert Deployment.objects.count() == 1
+
+
+@pytest.mark.parametrize("many", MANY)
+def test_of_many_changes_of_what_all_have_read_one_is_made(committed, personas, many):
+    chat = deploy(personas.acme)
+
+    def configure(size_mb: int) -> object:
+        return services.configure_deployment(
+            actor=PLATFORM, deployment_id=chat.id, revision=1, changes=Changes(kv_memory_mb=size_mb)
+        )
+
+    results = at_once(*[lambda size_mb=size_mb: configure(size_mb) for size_mb in range(2, many + 2)])
+    assert outcomes(results) == {"Deployment": 1, "Conflict": many - 1}
+    (winner,) = [result for result in results if isinstance(result, Deployment)]
+    with acting_as(PLATFORM):
+        stored = Deployment.objects.get(pk=chat.id)
+    assert (stored.kv_memory_mb, stored.revision) == (winner.kv_memory_mb, 2)
+    assert verbs() == {"deployment.create": 1, "deployment.configure": 1}
+
+
+@pytest.mark.parametrize("many", MANY)
+def test_of_many_who_end_a_deployment_one_does_and_no_change_comes_after(committed, personas, many):
+    chat = deploy(personas.acme)
+
+    def configure() -> object:
+        return services.configure_deployment(
+            actor=PLATFORM, deployment_id=chat.id, revision=1, changes=Changes(max_num_seqs=4)
+        )
+
+    def end() -> object:
+        return services.delete_deployment(actor=PLATFORM, deployment_id=chat.id)
+
+    calls = [configure, end] * (many // 2)
+    random.shuffle(calls)
+    results = at_once(*calls)
+    ends = [result for call, result in zip(calls, results, strict=True) if call is end]
+    changes = [result for call, result in zip(calls, results, strict=True) if call is configure]
+    assert outcomes(ends) == {"Deployment": 1, "NotFound": many // 2 - 1}
+    made = sum(isinstance(result, Deployment) for result in changes)
+    assert made <= 1
+    assert all(isinstance(result, Deployment | Conflict | NotFound) for result in changes)
+    with acting_as(PLATFORM):
+        stored = Deployment.objects.get(pk=chat.id)
+        story = list(AuditEvent.objects.order_by("sequence").values_list("verb", flat=True))
+    assert (stored.state, stored.revision) == ("deleted", 1 + made)
+    assert story == ["deployment.create", *["deployment.configure"] * made, "deployment.delete"]
+
+
+@pytest.mark.parametrize("many", MANY)
+def test_a_version_is_deployed_or_deleted_and_never_both(committed, personas, many):
+    acme = system_actor("tests", personas.acme)
+    for round_ in range(3):
+        version = make_version(personas.acme)
+        names = [f"chat-{round_}-{number}" for number in range(many // 2)]
+        calls = [
+            *[partial(deploy, personas.acme, name=name, version=version) for name in names],
+            *[partial(delete_version, actor=acme, version_id=version.id)] * (many // 2),
+        ]
+        random.shuffle(calls)
+        seen = outcomes(at_once(*calls))
+        if seen["ModelVersion"]:
+            assert seen == {"ModelVersion": 1, "NotFound": many - 1}
+        else:
+            assert seen == {"Deployment": many // 2, "InUse": many // 2}
+        served = contract.decode(catalog.latest(actor=PLATFORM) or b"").versions
+        with acting_as(PLATFORM):
+            is_deleted = ModelVersion.objects.get(pk=version.id).deleted_at is not None
+        assert is_deleted == (version.id not in served)
 
 
 def test_a_pause_and_an_end_at_once_leave_one_story(committed, personas):

@@ -4,7 +4,6 @@ from controlplane.deployments.services.grants import remove_grant, set_grant
 from controlplane.deployments.services.lifecycle import (
     DEFAULT_KV_MEMORY_MB,
     OWNER_GUARANTEE,
-    HasDependentsError,
     delete_deployment,
     deploy_version,
     pause_deployment,
@@ -16,7 +15,6 @@ __all__ = [
     "DEFAULT_KV_MEMORY_MB",
     "OWNER_GUARANTEE",
     "Changes",
-    "HasDependentsError",
     "configure_deployment",
     "delete_deployment",
     "deploy_version",

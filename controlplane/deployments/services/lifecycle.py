@@ -9,6 +9,7 @@ from controlplane.deployments import bounds, dependents
 from controlplane.deployments.capacity import pool_tokens
 from controlplane.deployments.models import TRANSITIONS, Deployment, DeploymentArm, DeploymentState, Grant
 from controlplane.deployments.services import rows
+from controlplane.registry.lifecycle import InUse
 from dataplane.contracts.catalog import EngineSettings, IdlePolicy, KeepWarm
 from tenants import audit
 from tenants.actor import Actor, acting_as, require
@@ -21,16 +22,6 @@ DEFAULT_KV_MEMORY_MB = 512
 OWNER_GUARANTEE = 4
 """A new deployment promises its owner one part in so many of the pool. Without a guarantee a tenant has a right to its
 turn and none to room: guests whose long requests hold every slot would lock the owner out of its own deployment."""
-
-
-class HasDependentsError(Conflict):
-    """Something would stop working; ``dependents`` says what. Confirmed by name, it is done all the same."""
-
-    code = "has_dependents"
-
-    def __init__(self, message: str, dependents: dependents.Dependents) -> None:
-        super().__init__(message)
-        self.dependents = dependents
 
 
 def deploy_version(
@@ -130,7 +121,7 @@ def delete_deployment(*, actor: Actor, deployment_id: str, confirm: str | None =
         Forbidden: the actor may not change deployments.
         NotFound: there is no such deployment for the actor.
         Invalid: ``confirm`` is not its name.
-        HasDependentsError: keys or other tenants depend on it, and nothing was confirmed.
+        InUse: keys or other tenants depend on it, and nothing was confirmed.
     """
     return _change_state(actor, deployment_id, DeploymentState.DELETED, "deployment.delete", confirm)
 
@@ -166,6 +157,8 @@ def _require_confirmation(deployment: Deployment, confirm: str | None) -> None:
         return
     found = dependents.of_deployment(deployment)
     if found:
-        raise HasDependentsError(
-            f"{deployment.name} is needed by {found}. Confirm by saying its name to delete it all the same.", found
+        listed = ", ".join(found.words)
+        raise InUse(
+            f"{deployment.name} is needed by {listed}. Confirm by saying its name to delete it all the same.",
+            found.words,
         )
