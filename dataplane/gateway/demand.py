@@ -38,14 +38,17 @@ class Ledger:
             self._waiting.pop(deployment_id, None)
 
     @property
-    def waited_for(self) -> bool:
-        """Whether there is anything to tell within the second."""
-        return bool(self._most)
+    def is_urgent(self) -> bool:
+        """Whether a deployment is waited for of which the fleet does not know it."""
+        return bool(self._most.keys() - self._told.keys())
 
     @property
-    def has_news(self) -> bool:
-        """Whether a deployment is waited for that was not when the fleet was told last, or no longer is."""
-        return self._most.keys() != self._told.keys()
+    def is_due(self) -> bool:
+        """Whether there is anything to tell within the second.
+
+        That nobody waits any more is not urgent: a fleet that is told so at once may not have seen that anybody did.
+        """
+        return bool(self._most or self._told)
 
     def message(self) -> dict[str, int]:
         """Return what to tell: every deployment that is waited for, and with 0 those that no longer are."""
@@ -61,7 +64,7 @@ class Ledger:
 
 
 class DemandPost:
-    """Posts the ledger: at once when there is news, each second while anybody waits, again where the fleet was away.
+    """Posts the ledger: at once for a deployment that was not waited for, else each second; again if the fleet is away.
 
     Args:
         fleet_url: base URL of the fleet.
@@ -81,7 +84,7 @@ class DemandPost:
     def set(self, deployment_id: str, waiting: int) -> None:
         """Note that ``waiting`` requests wait for a deployment now."""
         self._ledger.set(deployment_id, waiting)
-        if self._ledger.has_news:
+        if self._ledger.is_urgent:
             self._changed.set()
 
     async def run(self) -> None:
@@ -95,10 +98,9 @@ class DemandPost:
                 await asyncio.sleep(_PAUSE_S if await self._post(client) else _RETRY_S)
 
     async def _due(self) -> None:
-        """Return when there is news, or a second after the last post while anybody waits."""
         try:
-            async with asyncio.timeout(_EVERY_S if self._ledger.waited_for else None):
-                while not self._ledger.has_news:
+            async with asyncio.timeout(_EVERY_S if self._ledger.is_due else None):
+                while not self._ledger.is_urgent:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

@@ -12,19 +12,18 @@ def tell(ledger: Ledger) -> dict[str, int]:
 
 def test_a_deployment_that_is_no_longer_waited_for_is_told_once_with_zero() -> None:
     ledger = Ledger()
-    assert not ledger.has_news
+    assert not ledger.is_due
     ledger.set("dep", 1)
-    assert ledger.has_news
+    assert ledger.is_urgent
     assert tell(ledger) == {"dep": 1}
     ledger.set("dep", 3)
-    assert not ledger.has_news, "more of the same can wait for its second"
-    assert ledger.waited_for
+    assert (ledger.is_urgent, ledger.is_due) == (False, True), "more of the same can wait for its second"
     assert tell(ledger) == {"dep": 3}
     ledger.set("dep", 0)
-    tell(ledger)  # the most since the last time
-    assert ledger.has_news
+    assert tell(ledger) == {"dep": 3}, "the most since the last time"
+    assert (ledger.is_urgent, ledger.is_due) == (False, True)
     assert tell(ledger) == {"dep": 0}
-    assert not ledger.has_news
+    assert not ledger.is_due
     assert ledger.message() == {}
 
 
@@ -32,12 +31,11 @@ def test_one_who_did_not_wait_at_all_is_told_too() -> None:
     ledger = Ledger()
     ledger.set("dep", 1)
     ledger.set("dep", 0)
-    assert ledger.has_news
+    assert ledger.is_urgent
     assert tell(ledger) == {"dep": 1}
     ledger.set("dep", 1)
     ledger.set("dep", 0)
-    assert ledger.waited_for, "again, before the zero was told"
-    assert tell(ledger) == {"dep": 1}
+    assert tell(ledger) == {"dep": 1}, "again, before the zero was told"
     assert tell(ledger) == {"dep": 0}
 
 
@@ -49,7 +47,7 @@ def test_what_came_while_the_message_was_on_its_way_is_told_next() -> None:
     ledger.set("other", 1)
     ledger.set("dep", 0)
     ledger.told(message)
-    assert ledger.has_news
+    assert ledger.is_urgent
     assert tell(ledger) == {"dep": 5, "other": 1}
 
 
@@ -65,7 +63,7 @@ def test_the_fleet_ends_up_knowing_what_is_waited_for(changes) -> None:
             waiting[change[0]] = change[1]
             ledger.set(*change)
     for _ in range(3):
-        if ledger.has_news or ledger.waited_for:
+        if ledger.is_due:
             known = tell(ledger)
     assert {name: n for name, n in known.items() if n} == {name: n for name, n in waiting.items() if n}
-    assert not ledger.has_news
+    assert ledger.is_due == any(waiting.values())
