@@ -15,6 +15,8 @@ from dataplane.contracts.catalog import VersionFile as FileEntry
 
 HOLDING = (VersionState.VALIDATING, VersionState.READY, VersionState.ARCHIVED)
 """The states in which a version holds on to its bytes. A rejected one is never served: its bytes go."""
+COMING = (VersionState.UPLOADING, VersionState.VALIDATING)
+"""The states in which a file that was put together will be a version's, and is not yet."""
 
 
 class Presence(Protocol):
@@ -65,7 +67,7 @@ def refer(*, version: ModelVersion, files: Iterable[FileEntry], store: Presence)
     """
     wanted = {file.name: file for file in files}
     lock(file.sha256 for file in wanted.values())
-    # Race: the collector. It ends the last reference and the blob under the same lock, so what is there now stays.
+    # Race: the collector. It ends the last claim and the blob under the same lock, so what is there now stays.
     gone = [file for file in wanted.values() if not store.has(file.sha256, file.size_bytes)]
     if gone:
         raise BlobsGone(gone)
@@ -85,9 +87,7 @@ def is_referred_to(sha256: str, tenant_id: str) -> bool:
         tenant_id=tenant_id, artifact__sha256=sha256,
         version__state__in=HOLDING, version__deleted_at__isnull=True,
     )  # fmt: skip
-    coming = UploadFile.objects.filter(
-        tenant_id=tenant_id, sha256=sha256, version__state__in=(VersionState.UPLOADING, VersionState.VALIDATING)
-    )
+    coming = UploadFile.objects.filter(tenant_id=tenant_id, sha256=sha256, version__state__in=COMING)
     return held.exists() or coming.exists()
 
 

@@ -15,13 +15,15 @@ from controlplane.jobs.lease import JobState
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import Lease, heartbeat
 from controlplane.registry import blobs, stores, workplace
-from controlplane.registry.models import Artifact, UploadFile, VersionFile, VersionState
+from controlplane.registry.models import Artifact, UploadFile, VersionFile
 from dataplane.contracts import failpoints
 from tenants.actor import Actor, acting_as
 
 _BATCH = 50
 _YOUNG = timedelta(minutes=10)
 """An artifact so young is being stored: leaving it alone saves an upload from storing it twice."""
+_WATCHED = timedelta(minutes=10)
+"""How long the blob of an ended artifact is deleted again: see :func:`_end_blob`."""
 
 
 class Deletion(Protocol):
@@ -40,6 +42,8 @@ def collect(lease: Lease) -> None:
             end_if_unreferenced(actor=lease.actor, artifact_id=pk, sha256=sha256, store=store)
         last = batch[-1][0]
         heartbeat(lease)
+    for sha256 in _ended_lately(lease.actor):
+        _end_blob(actor=lease.actor, sha256=sha256, store=store)
     workplace.sweep(lambda job_ids: _running(lease.actor, job_ids))
 
 
@@ -53,11 +57,27 @@ def end_if_unreferenced(*, actor: Actor, artifact_id: int, sha256: str, store: D
             return False
         artifact.deleted_at = timezone.now()
         artifact.save(update_fields=["deleted_at"])
-        if not Artifact.objects.filter(sha256=sha256, deleted_at=None).exists():
-            failpoints.hit("registry.collecting")
-            store.delete(sha256)
-            failpoints.hit("registry.collected")
+        failpoints.hit("registry.collecting")
+        _delete_unclaimed(sha256, store)
+        failpoints.hit("registry.collected")
     return True
+
+
+def _end_blob(*, actor: Actor, sha256: str, store: Deletion) -> None:
+    """Delete a blob again whose artifacts ended.
+
+    Race: a worker that stood still between its claim on the bytes and their placing, while its version was deleted and
+    the claim ended, places them when it wakes up.
+    """
+    with acting_as(actor):
+        blobs.lock([sha256])
+        _delete_unclaimed(sha256, store)
+
+
+def _delete_unclaimed(sha256: str, store: Deletion) -> None:
+    """Delete a blob that no tenant claims, under its lock. The one place where a store is asked in a transaction."""
+    if not Artifact.objects.filter(sha256=sha256, deleted_at=None).exists():
+        store.delete(sha256)
 
 
 def _unreferenced(actor: Actor, *, after: int) -> list[tuple[int, str]]:
@@ -65,13 +85,18 @@ def _unreferenced(actor: Actor, *, after: int) -> list[tuple[int, str]]:
         artifact=OuterRef("pk"), version__state__in=blobs.HOLDING, version__deleted_at=None
     )
     coming = UploadFile.objects.filter(
-        tenant=OuterRef("tenant"), sha256=OuterRef("sha256"),
-        version__state__in=(VersionState.UPLOADING, VersionState.VALIDATING),
-    )  # fmt: skip
+        tenant=OuterRef("tenant"), sha256=OuterRef("sha256"), version__state__in=blobs.COMING
+    )
     with acting_as(actor):
         old = Artifact.objects.filter(deleted_at=None, created_at__lt=timezone.now() - _YOUNG, pk__gt=after)
         free = old.filter(~Exists(held), ~Exists(coming)).order_by("pk")
         return list(free.values_list("pk", "sha256")[:_BATCH])
+
+
+def _ended_lately(actor: Actor) -> list[str]:
+    with acting_as(actor):
+        ended = Artifact.objects.filter(deleted_at__gt=timezone.now() - _WATCHED)
+        return sorted(set(ended.values_list("sha256", flat=True)))
 
 
 def _running(actor: Actor, job_ids: Iterable[str]) -> set[tuple[str, int]]:

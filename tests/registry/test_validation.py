@@ -1,40 +1,218 @@
-"""A version's way from its parts to READY or REJECTED, with the real inspector and a fleet by script."""
+"""A version's way from its parts to READY or REJECTED, with a fleet by script."""
 
+import json
+import shutil
+import struct
 from pathlib import Path
 
 import pytest
-from tiny_models import make_tiny_llama
-from validation_world import bring, fleet_double, stored, validate
+from validation_world import (
+    blobs_in,
+    bring,
+    collect,
+    digests,
+    grow_old,
+    job_of,
+    let_time_pass,
+    line,
+    lines,
+    stored,
+    validate,
+    verbs,
+)
 
 from controlplane.jobs.lease import JobState
+from controlplane.registry import lifecycle, validation_steps, workplace
 from controlplane.registry.checklist import LINES
-from controlplane.registry.stores.local import LocalStore
+from controlplane.registry.inspection import InspectionFailed
+from dataplane.contracts.replica import Device, TrialReport, TrialState
+from dataplane.contracts.verdict import version_digest
+from tenants.actor import member_actor
 
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Tiny\n<script>alert(1)</script>\n")
-    return folder
-
-
-@pytest.fixture
-def store(tmp_path: Path, settings) -> LocalStore:
-    settings.PAGODA_HOME = tmp_path
-    settings.PAGODA_STORE_URL = ""
-    return LocalStore(tmp_path / "store")
+ALL_PASSED = dict.fromkeys((line.name for line in LINES), "passed")
 
 
 @pytest.fixture
-def fleet(settings):
-    with fleet_double(settings.PAGODA_INTERNAL_SECRET) as double:
-        settings.PAGODA_FLEET_URL = double.url
-        yield double
+def quick(monkeypatch, good_verdict):
+    """The inspector's word on the good model, without asking it again; the calls are counted."""
+    calls = []
+
+    def say(folder: Path, **_: object):
+        calls.append(sorted(path.name for path in folder.iterdir()))
+        return good_verdict
+
+    monkeypatch.setattr(validation_steps, "inspect", say)
+    return calls
 
 
-def test_a_good_upload_becomes_ready_with_every_line_passed(personas, tiny, store, fleet):
-    version = bring(personas.acme, tiny, store)
+def test_a_good_upload_becomes_ready_with_every_line_passed(personas, carded, home_store, fleet):
+    version = bring(personas.acme, carded, home_store)
     assert validate(version) is JobState.DONE
     ready = stored(version)
-    assert [(check.name, check.state) for check in ready.checks.all()] == [(line.name, "passed") for line in LINES]
-    assert ready.state == "ready"
+    assert (ready.state, lines(version)) == ("ready", ALL_PASSED)
+    assert all(check.started_at <= check.ended_at for check in ready.checks.all())
+    assert ready.checked_config.num_kv_heads == 2
+    assert (ready.context_tokens, ready.has_chat_template, ready.licence) == (512, True, "apache-2.0")
+    assert ready.card.strip() == "<h1>Tiny</h1>\n<p>&lt;script&gt;alert(1)&lt;/script&gt;</p>"
+    assert ready.digest == version_digest(fleet.asked[0].version.files)
+    assert blobs_in(home_store) == digests(carded)
+    assert list(home_store.uploads()) == []
+    assert list(workplace.root().iterdir()) == []
+    assert verbs(version) == ["version.ready"]
+    assert "leaves room for" in line(version, "memory")[0]
+    assert line(version, "smoke")[0] == "First token after 12 ms."
+
+
+def test_the_fleet_is_asked_to_try_the_smallest_replica_that_says_something(personas, carded, home_store, fleet, quick):
+    version = bring(personas.acme, carded, home_store)
+    validate(version)
+    (request,) = fleet.asked
+    assert (request.version.id, request.version.tenant_id) == (version.id, personas.acme.id)
+    assert (request.engine.max_num_seqs, request.engine.max_model_len, request.engine.dtype) == (1, 512, "fp32")
+
+
+def spoil_names(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+
+
+def spoil_config(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "evil.Model"}}))
+
+
+def spoil_finite(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + struct.pack("<f", float("nan")))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "at_fault", "reason"),
+    [
+        (spoil_names, "names", "pytorch_model.bin"),
+        (spoil_config, "config", "auto_map"),
+        (spoil_finite, "finite", "NaN"),
+    ],
+)
+def test_a_bad_upload_is_rejected_with_the_line_the_reason_and_the_mend(
+    personas, carded, home_store, fleet, tmp_path, spoil, at_fault, reason
+):
+    folder = shutil.copytree(carded, tmp_path / "bad")
+    spoil(folder)
+    version = bring(personas.acme, folder, home_store)
+    assert validate(version) is JobState.DONE
+    states = lines(version)
+    assert stored(version).state == "rejected"
+    assert [name for name, state in states.items() if state == "failed"] == [at_fault]
+    assert states["files"] == "passed"
+    assert {states[name] for name in ("memory", "smoke", "publish")} == {"not_run"}
+    why, mend = line(version, at_fault)
+    assert reason in why
+    assert mend
+    assert fleet.asked == []
+    assert verbs(version) == ["version.reject"]
+
+
+def test_a_part_that_changed_on_disk_rejects_the_upload(personas, carded, home_store, fleet):
+    version = bring(personas.acme, carded, home_store)
+    part = next((home_store.root / "uploads" / version.id / "config.json" / "parts").iterdir())
+    part.write_bytes(b"x" * part.stat().st_size)
+    validate(version)
+    assert stored(version).state == "rejected"
+    assert "config.json" in line(version, "files")[0]
+
+
+def test_a_version_that_does_not_generate_is_rejected_with_the_fleets_cause(personas, carded, home_store, fleet, quick):
+    fleet.script = [TrialReport(version_id="", state=TrialState.FAILED, cause="the engine met NaN logits")]
+    version = bring(personas.acme, carded, home_store)
+    validate(version)
+    assert stored(version).state == "rejected"
+    assert "NaN logits" in line(version, "smoke")[0]
+    assert lines(version)["memory"] == "passed"
+
+
+def test_a_model_that_fits_no_device_is_rejected_with_the_numbers(
+    personas, carded, home_store, fleet, quick, monkeypatch
+):
+    small = Device(kind="cpu", name="toaster", memory_bytes=64 * 1024**2)
+    monkeypatch.setattr(validation_steps, "devices", lambda: [small])
+    version = bring(personas.acme, carded, home_store)
+    validate(version)
+    assert stored(version).state == "rejected"
+    assert "toaster (cpu, 0.1 GiB)" in line(version, "memory")[0]
+    assert fleet.asked == []
+
+
+def test_without_a_fleet_a_version_waits_and_nothing_is_done_twice(personas, carded, home_store, fleet, quick):
+    fleet.script = [503]
+    version = bring(personas.acme, carded, home_store)
+    assert validate(version) is JobState.QUEUED
+    assert stored(version).state == "validating"
+    assert lines(version)["smoke"] == "running"
+    assert "tried again" in line(version, "smoke")[0]
+    fleet.script = [TrialReport(version_id="", state=TrialState.PASSED)]
+    fleet._answers.clear()
+    let_time_pass(version)
+    assert validate(version) is JobState.DONE
+    assert lines(version) == ALL_PASSED
+    assert len(quick) == 1, "the files were read again"
+
+
+def test_a_reader_that_breaks_down_is_our_fault_and_tried_again(personas, carded, home_store, fleet, monkeypatch):
+    def break_down(*_: object, **__: object):
+        raise InspectionFailed("the inspector was ended by SIGSEGV")
+
+    monkeypatch.setattr(validation_steps, "inspect", break_down)
+    version = bring(personas.acme, carded, home_store)
+    assert validate(version) is JobState.QUEUED
+    assert stored(version).state == "validating"
+    assert "SIGSEGV" in job_of(version).error
+    assert "SIGSEGV" not in line(version, "names")[0]
+
+
+def test_files_that_are_not_those_that_arrived_are_refused(
+    personas, carded, home_store, fleet, monkeypatch, good_verdict
+):
+    from msgspec.structs import replace
+
+    monkeypatch.setattr(
+        validation_steps, "inspect", lambda *_, **__: replace(good_verdict, files=good_verdict.files[1:])
+    )
+    version = bring(personas.acme, carded, home_store)
+    validate(version)
+    assert (stored(version).state, lines(version)["digests"]) == ("rejected", "failed")
+
+
+def test_the_same_content_again_is_rejected_and_names_the_version_there_is(personas, carded, home_store, fleet, quick):
+    first, again = bring(personas.acme, carded, home_store), bring(personas.acme, carded, home_store)
+    validate(first)
+    validate(again)
+    assert (stored(first).state, stored(again).state) == ("ready", "rejected")
+    assert line(again, "publish") == ("Version 1 has exactly this content.", "Use version 1.")
+    assert len(quick) == 1, "what is known already was read again"
+    assert validate_as_another_model(personas, carded, home_store) == "ready"
+
+
+def validate_as_another_model(personas, folder, store) -> str:
+    other = bring(personas.acme, folder, store, name="other")
+    validate(other)
+    return stored(other).state
+
+
+def test_a_version_deleted_while_it_is_validated_leaves_nothing(
+    personas, carded, home_store, fleet, monkeypatch, good_verdict
+):
+    alice = member_actor(personas.alice, "acme")
+    version = bring(personas.acme, carded, home_store)
+
+    def meanwhile(*_: object, **__: object):
+        lifecycle.delete_version(actor=alice, version_id=version.id)
+        return good_verdict
+
+    monkeypatch.setattr(validation_steps, "inspect", meanwhile)
+    assert validate(version) is JobState.DONE
+    assert (stored(version).state, stored(version).deleted_at is not None) == ("rejected", True)
+    assert fleet.asked == []
+    assert verbs(version) == ["version.delete"]
+    grow_old()
+    collect()
+    assert blobs_in(home_store) == set()

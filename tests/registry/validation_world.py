@@ -1,23 +1,27 @@
 """Versions on their way through validation, and a fleet that tries them: an HTTP server with answers by script."""
 
 import hashlib
+import secrets
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
+from django.utils import timezone
 
-from controlplane.jobs import run
+from controlplane.jobs import run, services
 from controlplane.jobs.lease import JobState
 from controlplane.jobs.models import Job
+from controlplane.jobs.queue import enqueue
 from controlplane.registry import stores, validation
-from controlplane.registry.models import Model, ModelVersion, UploadFile, UploadPart, VersionState
+from controlplane.registry.models import Artifact, Model, ModelVersion, UploadFile, UploadPart, VersionState
 from controlplane.registry.stores.local import LocalStore
 from dataplane.contracts.replica import TrialReport, TrialRequest, TrialState
 from tenants.actor import acting_as, system_actor
-from tenants.models import Tenant
+from tenants.models import AuditEvent, Tenant
 
 PLATFORM = system_actor("tests")
 PART_BYTES = 64 * 1024
@@ -49,7 +53,7 @@ def _bring_file(version: ModelVersion, name: str, content: bytes, store: LocalSt
         UploadPart.objects.create(
             tenant_id=version.tenant_id, file=file, number=number, size_bytes=len(body), sha256=part.sha256
         )
-        with store.receiving(f"{version.id}/{name}", part) as incoming:
+        with closing(store.receive(f"{version.id}/{name}", part)) as incoming:
             incoming.write(body)
             incoming.keep()
 
@@ -64,9 +68,32 @@ def validate(version: ModelVersion) -> JobState | None:
     return run.run_job(job_of(version).id)
 
 
+def let_time_pass(version: ModelVersion) -> None:
+    """Let the lease of a worker that went silent run out, and the pause before the next attempt end."""
+    past = timezone.now() - timedelta(seconds=1)
+    with acting_as(PLATFORM):
+        Job.objects.filter(key=version.id, state=JobState.RUNNING).update(expires_at=past)
+    services.sweep()
+    with acting_as(PLATFORM):
+        Job.objects.filter(key=version.id).update(run_at=past)
+
+
+def grow_old() -> None:
+    """Let the artifacts be too old to be spared by the collector."""
+    with acting_as(PLATFORM):
+        Artifact.objects.update(created_at=timezone.now() - timedelta(days=1))
+
+
+def collect() -> None:
+    """Have a worker end what nothing refers to."""
+    with acting_as(PLATFORM):
+        job = enqueue(kind="registry.collect", key=secrets.token_hex(4), payload={})
+    assert run.run_job(job.id) is JobState.DONE
+
+
 def stored(version: ModelVersion) -> ModelVersion:
     with acting_as(PLATFORM):
-        related = ("files__artifact", "checks", "upload_files")
+        related = ("files__artifact", "checks", "upload_files", "aliases")
         return ModelVersion.objects.prefetch_related(*related).select_related("model").get(pk=version.pk)
 
 
@@ -75,17 +102,39 @@ def lines(version: ModelVersion) -> dict[str, str]:
     return {check.name: check.state for check in stored(version).checks.all()}
 
 
+def line(version: ModelVersion, name: str) -> tuple[str, str]:
+    """Return the reason and the mend of a line."""
+    (check,) = (check for check in stored(version).checks.all() if check.name == name)
+    return check.reason, check.mend
+
+
+def verbs(version: ModelVersion) -> list[str]:
+    with acting_as(PLATFORM):
+        return list(AuditEvent.objects.filter(target_id=version.id).order_by("sequence").values_list("verb", flat=True))
+
+
+def blobs_in(store: LocalStore) -> set[str]:
+    return {path.name for path in (store.root / "sha256").rglob("*") if path.is_file()}
+
+
+def digests(folder: Path) -> set[str]:
+    return {hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+Answer = TrialReport | bytes | int
+
+
 class FleetDouble:
     """Answers trials: each version's next answer is the next of ``script``, the last one again and again."""
 
-    def __init__(self, url: str, secret: str) -> None:
-        self.url, self.secret = url, secret
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.asked: list[TrialRequest] = []
-        self.script: list[TrialReport | bytes | int] = [
+        self.script: list[Answer] = [
             TrialReport(version_id="", state=TrialState.RUNNING, cause="loading"),
             TrialReport(version_id="", state=TrialState.PASSED, first_token_ms=12),
         ]
-        self._answers: dict[str, Iterator[TrialReport | bytes | int]] = {}
+        self._answers: dict[str, Iterator[Answer]] = {}
 
     def post(self, body: bytes) -> tuple[int, bytes]:
         request = msgspec.json.decode(body, type=TrialRequest)
@@ -100,8 +149,8 @@ class FleetDouble:
         return 200, answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
 
 
-def _then_the_last(script: Iterable[TrialReport | bytes | int]) -> Iterator[TrialReport | bytes | int]:
-    answer: TrialReport | bytes | int = 500
+def _then_the_last(script: Iterable[Answer]) -> Iterator[Answer]:
+    answer: Answer = 500
     for answer in list(script):
         yield answer
     while True:
@@ -119,19 +168,19 @@ def fleet_double(secret: str) -> Iterator[FleetDouble]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.answer(*self.guarded(lambda: fleet.post(body)))
+            self.answer(*(fleet.post(body) if self.is_ours() else (401, b"")))
 
         def do_GET(self) -> None:
-            self.answer(*self.guarded(lambda: fleet.get(self.path)))
+            self.answer(*(fleet.get(self.path) if self.is_ours() else (401, b"")))
 
-        def guarded(self, act) -> tuple[int, bytes]:
-            return act() if self.headers["Authorization"] == f"Bearer {secret}" else (401, b"")
+        def is_ours(self) -> bool:
+            return self.headers["Authorization"] == f"Bearer {secret}"
 
         def log_message(self, *_: object) -> None:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        fleet = FleetDouble(f"http://127.0.0.1:{server.server_port}", secret)
+        fleet = FleetDouble(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
