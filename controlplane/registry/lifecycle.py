@@ -28,7 +28,7 @@ from tenants.roles import Permission
 class InUse(Conflict):
     """Something still depends on the version; ``dependents`` names it in words."""
 
-    code = "in_use"
+    code = "has_dependents"
 
     def __init__(self, message: str, dependents: list[str]) -> None:
         super().__init__(message)

@@ -8,6 +8,7 @@ from domain import PLATFORM, deploy, make_version
 from spool_records import Life
 
 from controlplane.metering.services import ingest
+from controlplane.registry.lifecycle import set_alias
 from tenants import services
 from tenants.actor import member_actor
 from tenants.roles import Role, Scope
@@ -22,6 +23,7 @@ def build(personas: Personas) -> dict[str, str]:
     services.playground_key(actor=alice)
     version = make_version(personas.acme)
     deployment = deploy(personas.acme, version=version)
+    set_alias(actor=alice, model_id=version.model_id, name="stable", version_id=version.id)
     request = Life(personas.acme.id, key_id=issued.key.id, deployment_id=deployment.id)
     ingest(actor=PLATFORM, records=request.whole())
     return {
@@ -33,6 +35,7 @@ def build(personas: Personas) -> dict[str, str]:
         "token": invited.token,
         "model_id": version.model_id,
         "version_id": version.id,
+        "alias": "stable",
         "deployment_id": deployment.id,
         "request_id": request.request_id,
         "acme_key": issued.text,
