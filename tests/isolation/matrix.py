@@ -58,22 +58,28 @@ api:models GET                                        401   200 200   200  403  
 api:model GET                                         401   200 200   200  403     404  404  200  404  401
 api:model-versions GET                                401   200 200   200  403     404  404  200  404  401
 api:version GET                                       401   200 200   200  403     404  404  200  404  401
+api:version DELETE                                    401   409 409   403  403     404  404  409  404  401
+api:version-archive POST                              401   200 200   403  403     404  404  200  404  401
+api:version-diff GET                                  401   422 422   422  403     404  404  422  404  401
+api:aliases GET                                       401   200 200   200  403     404  404  200  404  401
+api:alias PUT                                         401   422 422   403  403     422  404  422  422  401
+api:alias DELETE                                      401   204 204   403  403     404  404  204  404  401
 api:deployments GET                                   401   200 200   200  403     200  404  200  200  401
 api:deployments POST                                  401   422 422   403  403     422  404  422  422  401
 api:deployment GET                                    401   200 200   200  403     404  404  200  404  401
+api:deployment PATCH                                  401   422 422   403  403     422  404  422  422  401
 api:deployment DELETE                                 401   204 204   403  403     404  404  204  404  401
 api:pause POST                                        401   200 200   403  403     404  404  200  404  401
 api:resume POST                                       401   409 409   403  403     404  404  409  404  401
 api:replicas GET                                      401   200 200   200  403     404  404  200  404  401
 api:events GET                                        401   200 200   200  403     404  404  200  404  401
+api:costs GET                                         401   200 200   200  403     404  404  200  404  401
 api:shares GET                                        401   200 200   200  403     404  404  200  404  401
-api:deployment PATCH                                  401   422 422   403  403     422  404  422  422  401
 api:shares PUT                                        401   422 422   403  403     422  404  422  422  401
 api:usage GET                                         401   200 200   200  200     200  404  200  200  401
 api:usage-month GET                                   401   200 200   200  200     200  404  200  200  401
 api:requests GET                                      401   200 200   200  403     200  404  200  200  401
 api:request GET                                       401   200 200   200  403     404  404  200  404  401
-api:costs GET                                         401   200 200   200  403     404  404  200  404  401
 
 # the platform's API: people only
 api:platform-tenants GET                              401   404 404   404  404     404  200  404  404  401
