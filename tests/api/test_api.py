@@ -8,7 +8,9 @@ from django.test import Client
 from domain import PLATFORM, deploy, make_version
 from spool_records import AT_MS, Life
 
+from controlplane.deployments.fleet import report_replicas
 from controlplane.metering import services as metering
+from dataplane.contracts.replica import FleetReport, ReplicaTable, Tier, TierCost
 from dataplane.contracts.usage import Outcome
 from tenants.actor import acting_as, member_actor
 from tenants.models import Member
@@ -119,6 +121,66 @@ def test_a_program_deploys_pauses_shares_and_deletes(program, personas):
 def test_usage_before_the_calendar_begins_is_refused_by_name(program):
     for until in ("0001-01-01", "0001-01-01T00:00:00Z"):
         assert "until" in error(program, "GET", f"/usage?until={until}")["fields"]
+
+
+def test_a_program_changes_settings_of_what_it_has_read(program, personas):
+    version = make_version(personas.acme)
+    weekdays = {"days": [0, 1, 2, 3, 4], "from_minute": 480, "to_minute": 1080, "min_replicas": 1}
+    body = {
+        "name": "chat", "version_id": version.id, "engine": {"kv_memory_mb": 1, "block_size": 16}, "min_replicas": 0,
+        "idle": {"asleep_after_s": 60}, "schedules": [weekdays],
+    }  # fmt: skip
+    made = send(program, "POST", "/deployments", body, 201)
+    path = f"/deployments/{made['id']}"
+    never = {"asleep_after_s": None, "warm_after_s": None, "disk_after_s": None, "cold_wait_s": 30}
+    assert (made["revision"], made["idle"], made["schedules"]) == (1, never | {"asleep_after_s": 60}, [weekdays])
+    assert (made["standing"], made["start_eta_ms"]) == ("starting", None)
+    changes = {
+        "revision": 1, "engine": {"kv_memory_mb": 2, "max_model_len": 128}, "idle": {"disk_after_s": 600},
+        "schedules": [], "max_replicas": 2,
+    }  # fmt: skip
+    changed = send(program, "PATCH", path, changes)
+    assert changed["engine"] == made["engine"] | {"kv_memory_mb": 2, "max_model_len": 128}
+    assert (changed["idle"], changed["schedules"]) == (never | {"asleep_after_s": 60, "disk_after_s": 600}, [])
+    assert (changed["min_replicas"], changed["max_replicas"], changed["revision"]) == (0, 2, 2)
+    assert "Read them again" in error(program, "PATCH", path, changes, 409)["message"]
+    assert "revision" in error(program, "PATCH", path, {})["fields"]
+    assert "weights" in error(program, "PATCH", path, {"revision": 2, "weights": 1})["fields"]
+    assert "idle.colour" in error(program, "PATCH", path, {"revision": 2, "idle": {"colour": 1}})["fields"]
+    refusal = error(program, "PATCH", path, {"revision": 2, "idle": {"warm_after_s": 30}})
+    assert "asleep_after_s" in refusal["fields"]["warm_after_s"]
+
+
+def test_the_story_and_the_start_costs_of_a_deployment_are_told(alice, program, personas):
+    deployment = deploy(personas.acme)
+    path = f"/deployments/{deployment.id}"
+    send(alice, "POST", f"{path}/pause")
+    pause, create = send(alice, "GET", f"{path}/events")["data"]
+    assert (pause["kind"], pause["old"], pause["new"]) == ("state", "active", "paused")
+    assert (pause["cause"], pause["actor"], create["cause"]) == (
+        "deployment.pause", "alice@acme.example", "deployment.create",
+    )  # fmt: skip
+    assert send(program, "GET", f"{path}/events")["data"][0]["actor"] == ""
+    assert send(program, "GET", f"{path}/costs") == {"data": []}
+    table = ReplicaTable(node="n1", number=1, at_ms=AT_MS, replicas=())
+    report_replicas(
+        actor=PLATFORM,
+        report=FleetReport(table=table, events=(), costs={deployment.id: (TierCost(Tier.ASLEEP, 300, 450, 9),)}),
+    )
+    assert send(program, "GET", f"{path}/costs") == {
+        "data": [{"tier": "asleep", "p50_ms": 300, "p95_ms": 450, "samples": 9}]
+    }
+
+
+def test_a_deployment_that_is_needed_is_deleted_once_its_name_is_said(alice, personas):
+    deployment = deploy(personas.acme)
+    path = f"/deployments/{deployment.id}"
+    issue_key(actor=member_actor(personas.alice, "acme"), name="ci", deployment_ids=[deployment.id])
+    refusal = error(alice, "DELETE", path, status=409)
+    assert refusal["code"] == "has_dependents"
+    assert "the key ci" in refusal["message"]
+    assert "confirm" in error(alice, "DELETE", f"{path}?confirm=chats")["fields"]
+    send(alice, "DELETE", f"{path}?confirm=chat", status=204)
 
 
 def test_usage_is_told_by_key_version_deployment_and_day(program, personas):
