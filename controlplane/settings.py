@@ -216,6 +216,7 @@ JOB_HANDLERS: dict[str, str] = {
     "metering.roll_up": "controlplane.metering.jobs.roll_up",
     "metering.settle_abandoned": "controlplane.metering.jobs.settle_abandoned",
     "registry.collect": "controlplane.registry.gc.collect",
+    "registry.sweep_uploads": "controlplane.registry.sweep.sweep_uploads",
     "registry.validate": "controlplane.registry.validation.validate",
 }
 """The closed set of job kinds: kind to the dotted path of its handler (controlplane.jobs.run.Handler)."""
@@ -224,6 +225,7 @@ JOB_TICKS: dict[str, int] = {
     "metering.roll_up": 5,
     "metering.settle_abandoned": 10,
     "registry.collect": 60,
+    "registry.sweep_uploads": 300,
 }
 """The periodic ones: kind to its interval in seconds."""
 

@@ -55,3 +55,9 @@ class Invalid(DomainError):
     def __init__(self, message: str, *, fields: Mapping[str, str] | None = None, code: str | None = None) -> None:
         super().__init__(message, code=code)
         self.fields = dict(fields or {})
+
+
+class Unavailable(DomainError):
+    """It could be done, but not now: something that it needs is away or full. Asking again later may do."""
+
+    code = "unavailable"

@@ -9,8 +9,10 @@ from tenants.errors import Invalid, NotFound
 from tenants.models import ApiKey, KeyKind, Quota, Tenant
 from tenants.outbox import Topic
 from tenants.roles import Permission
+from tenants.storage import StorageLimits
 
 LIMIT_MAX = 2**31 - 1
+STORED_BYTES_MAX = 2**50
 
 
 def set_tenant_quota(*, actor: Actor, tenant_id: str, limits: Limits) -> Quota:
@@ -48,11 +50,35 @@ def set_key_quota(*, actor: Actor, key_id: str, limits: Limits) -> Quota:
         return _replace(actor, Quota.objects.get_or_create(tenant=actor.tenant, key=key)[0], actor.tenant, limits)
 
 
-def _check(limits: Limits) -> None:
+def set_tenant_storage(*, actor: Actor, tenant_id: str, limits: StorageLimits) -> Quota:
+    """Replace the limits of what a tenant may keep. What it keeps already stays.
+
+    Raises:
+        Forbidden: the actor does not run the platform.
+        NotFound: there is no such tenant.
+        Invalid: a limit is not a positive number.
+    """
+    require(actor, Permission.PLATFORM_QUOTAS)
+    _check(limits)
+    with acting_as(actor):
+        tenant = Tenant.objects.select_for_update(no_key=True).filter(pk=tenant_id).first()
+        if tenant is None:
+            raise NotFound("There is no such tenant.")
+        quota = Quota.objects.get_or_create(tenant=tenant, key=None)[0]
+        before, after = msgspec.structs.asdict(quota.storage), msgspec.structs.asdict(limits)
+        for name, value in after.items():
+            setattr(quota, name, value)
+        quota.save()
+        audit.record(actor=actor, verb="quota.set_storage", target=quota, tenant=tenant, before=before, after=after)
+        return quota
+
+
+def _check(limits: Limits | StorageLimits) -> None:
+    most = {"stored_bytes": STORED_BYTES_MAX}
     faults = {
-        name: f"A limit is a whole number from 1 to {LIMIT_MAX}, or empty for none."
+        name: f"A limit is a whole number from 1 to {most.get(name, LIMIT_MAX)}, or empty for none of its own."
         for name, value in msgspec.structs.asdict(limits).items()
-        if value is not None and not (type(value) is int and 1 <= value <= LIMIT_MAX)
+        if value is not None and not (type(value) is int and 1 <= value <= most.get(name, LIMIT_MAX))
     }
     if faults:
         raise Invalid(f"Refused: {', '.join(faults)}. {next(iter(faults.values()))}", fields=faults)

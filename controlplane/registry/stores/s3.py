@@ -60,7 +60,7 @@ class S3Store:
     def __init__(self, *, bucket: str, prefix: str, endpoint: str | None) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._s3: Any = boto3.client(
+        self._s3: Any = boto3.Session().client(
             "s3",
             endpoint_url=endpoint,
             config=Config(
