@@ -146,6 +146,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
 
     ``idle``: its deployment rests by its policy, and the next call starts it from ``tier``. ``eta_ms``: how long that
     start took before (median); on a row that is under way, from ``since_ms`` on. None where it was never measured.
+    ``restarts``: how often its start failed before, since one last went well.
     """
 
     replica_id: str

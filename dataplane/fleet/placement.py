@@ -152,8 +152,16 @@ class _Planner:
                     self._actions.append(Attach(self._idle.pop(0).replica_id, assignment))
                     continue
                 waiting += obstacle is None
-                self._vacancies.append(Vacancy(assignment, obstacle or self._no_process(waiting)))
+                cause = obstacle or self._no_process(waiting)
+                self._vacancies.append(Vacancy(assignment, cause, self._failures(assignment)))
         return waiting
+
+    def _failures(self, assignment: Assignment) -> int:
+        """Count what failed on the way to this assignment: the version's files, its load, a process for it."""
+        version = self._seen.versions.get(assignment.version_id)
+        histories = [self._seen.failures.get(what) for what in (assignment, None)]
+        counts = [history.failures for history in histories if history is not None]
+        return max([*counts, 1 if version is not None and version.cause else 0])
 
     def _serving(self, assignment: Assignment) -> list[ReplicaView]:
         return [replica for replica in self._live if replica.assignment == assignment]

@@ -100,10 +100,11 @@ Action = Start | Prepare | Attach | Wake | Sleep | Drain | Stop
 
 
 class Vacancy(msgspec.Struct, frozen=True):
-    """A wanted replica without a process, and why."""
+    """A wanted replica without a process, and why; ``failures`` counts the tries since the last that went well."""
 
     assignment: Assignment
     cause: str
+    failures: int = 0
 
 
 class Resting(msgspec.Struct, frozen=True):

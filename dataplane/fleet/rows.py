@@ -118,6 +118,7 @@ class Rows:
             deployment_id=assignment.deployment_id,
             version_id=assignment.version_id,
             owner_tenant_id=assignment.owner_tenant_id,
+            restarts=what.failures if isinstance(what, Vacancy) else 0,
             idle=idle,
             tier=tier,
             eta_ms=self._memory.eta_ms(assignment.deployment_id, tier) if tier else None,

@@ -231,6 +231,7 @@ def check_every_missing_replica_is_a_vacancy_with_a_cause(
     for assignment, count in plan.wanted.items():
         assert placed[assignment] == count
     assert all(vacancy.cause for vacancy in plan.vacancies)
+    assert all(vacancy.failures for vacancy in plan.vacancies if vacancy.assignment in seen.failures)
 
 
 def check_what_serves_is_not_ended_for_an_equal_that_does_not(
