@@ -126,6 +126,7 @@ class Gateway:
         while True:
             await asyncio.sleep(_REVIEW_S)
             self.running.review(self._snapshot.catalog, wall_ms())
+            self.room.review(self._snapshot)
 
     def drain(self) -> None:
         """Report unhealthy from now on; what still runs after the drain time ends with an error."""

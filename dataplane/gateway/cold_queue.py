@@ -155,6 +155,10 @@ class ColdQueue(Generic[W]):
         self._size_bytes -= waiter.size_bytes
         return True
 
+    def everybody(self) -> list[W]:
+        """Return all waiters."""
+        return [waiter for line in self._lines.values() for waiter in line.arrivals]
+
     def take(self, offer: Callable[[W], T | Held], now_s: float) -> tuple[W, T] | None:
         """Let the first in fair order go that ``offer`` has something for; return it and what that is.
 

@@ -12,6 +12,7 @@ from dataplane.gateway.auth import Caller
 
 _MAX_NAMED = 20
 _PAUSED_RETRY_S = 30.0
+_CHANGED_RETRY_S = 1.0
 
 
 class ModelCard(msgspec.Struct, frozen=True):
@@ -64,10 +65,21 @@ class Snapshot:
             names = [f"{base}@{known}" for known in versions]
             raise ApiError(Code.MODEL_NOT_FOUND, _not_found(name, [base, *names]), param="model")
         if not found.active or sum(arm.weight for arm in found.arms) != 100:
-            raise ApiError(
-                Code.MODEL_PAUSED, f"The model '{name}' is paused by its owner.", retry_after_s=_PAUSED_RETRY_S
-            )
+            raise _paused(found)
         return found, versions[version] if at else None
+
+    def withdrawn(self, deployment_id: str, version_id: str) -> ApiError | None:
+        """Return why nobody can wait for a version of a deployment any longer, or None. Of grants it says nothing."""
+        deployment = self.catalog.deployments.get(deployment_id)
+        if deployment is None:
+            return ApiError(Code.MODEL_NOT_FOUND, "This model was deleted.", param="model")
+        if not deployment.active:
+            return _paused(deployment)
+        if all(arm.version_id != version_id for arm in deployment.arms):
+            return ApiError(
+                Code.MODEL_COLD, "This model went over to another version. Try again.", retry_after_s=_CHANGED_RETRY_S
+            )
+        return None
 
     def _versions(self, deployment: DeploymentEntry) -> dict[str, Arm]:
         """Return the arms of a deployment by what may stand behind the ``@``: numbers first, then aliases."""
@@ -117,6 +129,12 @@ class Snapshot:
             share.cap_tokens if share else None,
         )
         return min((bound for bound in bounds if bound is not None), default=0)
+
+
+def _paused(deployment: DeploymentEntry) -> ApiError:
+    return ApiError(
+        Code.MODEL_PAUSED, f"The model '{deployment.name}' is paused by its owner.", retry_after_s=_PAUSED_RETRY_S
+    )
 
 
 def _not_found(name: str, names: list[str]) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 
+from dataplane.contracts import headers
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.replica import ReplicaReport
 from dataplane.gateway import eta
@@ -15,6 +16,7 @@ from dataplane.gateway.exchange import Exchange
 from dataplane.gateway.intake import REQUEST_BYTES
 from dataplane.gateway.replicas import Replicas
 from dataplane.gateway.router import Incarnation, Wanted
+from dataplane.gateway.snapshot import Snapshot
 
 Beat = Callable[[], Awaitable[None]]
 
@@ -79,7 +81,8 @@ class WaitingRoom:
 
         Raises:
             ApiError: MODEL_COLD when no replica became READY in time; OVERLOADED when too many wait, or for too long
-                since it did; QUEUE_FULL when it is the caller's tenant of whom too many wait.
+                since it did; QUEUE_FULL when it is the caller's tenant of whom too many wait; MODEL_PAUSED, MODEL_COLD
+                or MODEL_NOT_FOUND when what was waited for is no longer served.
         """
         guest = Guest(
             tenant_id=exchange.caller.tenant.id,
@@ -112,6 +115,21 @@ class WaitingRoom:
         guest.settled.set()
         return replica
 
+    def review(self, snapshot: Snapshot) -> None:
+        """Turn away who waits for what the catalog no longer serves."""
+        for key, queue in list(self._queues.items()):
+            refusal = snapshot.withdrawn(*key)
+            if refusal is not None:
+                for guest in queue.everybody():
+                    queue.discard(guest)
+                    self._refuse(guest, refusal)
+                self._seat(key)
+
+    def _refuse(self, guest: Guest, refusal: ApiError) -> None:
+        self._left(guest)
+        guest.refusal = refusal
+        guest.settled.set()
+
     def _enter(self, guest: Guest, arms: int) -> None:
         mine = self._by_tenant[guest.tenant_id]
         if mine >= self._max_tenant_waiting:
@@ -130,9 +148,7 @@ class WaitingRoom:
         self._queues[guest.wanted.key] = queue
         self._by_tenant[guest.tenant_id] += 1
         for other in evicted:
-            self._left(other)
-            other.refusal = self._too_many(other, _share(queue.waiting(other.tenant_id)))
-            other.settled.set()
+            self._refuse(other, self._too_many(other, _share(queue.waiting(other.tenant_id))))
         self._seat(guest.wanted.key)
 
     async def _wait(self, guest: Guest, wait_s: float, beat: Beat | None) -> ReplicaReport:
@@ -204,11 +220,11 @@ class WaitingRoom:
                 retry_after_s=self._come_again_s(guest),
             )
         expected_s = self._replicas.expected_s(guest.wanted)
-        hope = "It may still be starting" if expected_s is None else f"It is expected in about {expected_s:.0f} s"
+        when = "later" if expected_s is None else f"in about {max(1.0, expected_s):.0f} s, when it is expected"
         return ApiError(
             Code.MODEL_COLD,
-            f"No replica of this model became ready in {wait_s:g} s. {hope}. Try again then, or ask for a longer wait "
-            "with the header 'x-pagoda-cold-wait-s'.",
+            f"No replica of this model became ready in {wait_s:g} s. Try again {when}, or ask for a longer wait with "
+            f"the header '{headers.COLD_WAIT_S}'.",
             retry_after_s=self._come_again_s(guest),
         )
 

@@ -13,7 +13,7 @@ from fake_replica import Call, FakeReplica, Gate, dies, refuses, replies
 from gateway_harness import BODY, NO_REDIS, Harness, error_of, events, gateway
 from gateway_world import World, load, report
 
-from dataplane.contracts.catalog import IdlePolicy, Share
+from dataplane.contracts.catalog import Arm, IdlePolicy, Share
 from dataplane.contracts.replica import ReplicaState
 from dataplane.contracts.usage import Outcome
 from dataplane.gateway.slow_start import FIRST
@@ -60,7 +60,7 @@ async def test_a_model_that_stays_cold_is_a_503_with_a_measured_time_to_come_bac
         for stream in (True, False):
             response = await g.post(BODY | {"stream": stream})
             assert (response.status_code, error_of(response.content)["code"]) == (503, "model_cold")
-            assert "expected in about 8 s" in error_of(response.content)["message"]
+            assert "in about 8 s, when it is expected" in error_of(response.content)["message"]
             assert 8 <= int(response.headers["retry-after"]) <= 12
         for record in await g.records(2):
             assert (record.outcome, record.error_code, record.replica_id) == (Outcome.REFUSED, "model_cold", "")
@@ -200,6 +200,28 @@ async def test_a_caller_that_goes_away_while_it_waits_leaves_the_queue(world: Wo
         assert record.outcome is Outcome.ABORTED
         assert g.gateway.room.waiting_count == 0
         await g.outside.until_demand({"dep_chat": 0})
+
+
+def _pause(world: World) -> None:
+    world.deployments["chat"] = msgspec.structs.replace(world.deployments["chat"], active=False)
+
+
+def _change_version(world: World) -> None:
+    world.deployments["chat"] = msgspec.structs.replace(world.deployments["chat"], arms=(Arm("ver_2", 100),))
+
+
+@pytest.mark.parametrize(("change", "code"), [(_pause, "model_paused"), (_change_version, "model_cold")])
+async def test_who_waits_for_what_is_no_longer_served_is_told_so(world: World, home, change, code: str) -> None:
+    async with gateway(world, home, NO_REDIS, replicas=0) as g:
+        calls = [asyncio.ensure_future(g.post(BODY | {"model": name})) for name in ("chat", "chat@1", "shared")]
+        await until_waiting(g, 3)
+        change(world)
+        await g.change_catalog()
+        for answer in await asyncio.gather(*calls[:2]):
+            assert (answer.status_code, error_of(answer.content)["code"]) == (503, code)
+            assert "retry-after" in answer.headers
+        assert g.gateway.room.waiting_count == 1
+        calls[2].cancel()
 
 
 async def test_who_may_no_longer_call_is_taken_from_the_queue(world: World, home) -> None:
