@@ -28,7 +28,14 @@ def sanitised(html: str) -> str:
     return nh3.clean(
         html,
         tags=_ELEMENTS,
-        attributes={"a": {"href"}},
+        attributes={"*": set(), "a": {"href"}},
+        attribute_filter=_outward,
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
+
+
+def _outward(_element: str, attribute: str, value: str) -> str | None:
+    """Drop links that lead to our own pages: a stranger's words beside our buttons."""
+    outward = value.lower().startswith(("http://", "https://", "mailto:"))
+    return value if attribute != "href" or outward else None
