@@ -45,10 +45,10 @@ def make_version(tenant: Tenant, name: str = "tiny", state: VersionState = Versi
 
 def deploy(tenant: Tenant, name: str = "chat", version: ModelVersion | None = None, **settings: object) -> Deployment:
     """Deploy a version of ``tenant``, a fresh one where none is given, with 2,048 tokens of KV memory."""
+    settings.setdefault("engine", EngineSettings(kv_memory_mb=1, block_size=16))
     return services.deploy_version(
         actor=system_actor("tests", tenant),
         name=name,
         version_id=(version or make_version(tenant)).id,
-        engine=EngineSettings(kv_memory_mb=1, block_size=16),
         **settings,  # type: ignore[arg-type]
     )

@@ -1,20 +1,26 @@
-"""Whether the promises made to the tenants of a deployment fit its KV pool. Pure; the arithmetic is the planner's.
+"""Whether a replica fits a device, and what its tenants are promised its KV pool. Pure, by the planner's arithmetic.
 
 The fleet gives each of n replicas an n-th of every share, so what is promised must fit at the smallest number of
 replicas that the deployment may have.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from controlplane.registry.validation_fit import LIBRARIES_BYTES, USABLE
 from dataplane.contracts import memory
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.model_config import ModelConfig
+from dataplane.contracts.replica import Device
 
 _MIB = 1024 * 1024
 
 
 class DoesNotFit(ValueError):
     """Guarantees or a cap that the pool cannot keep; the message has the numbers and the mend."""
+
+
+class NoDevice(ValueError):
+    """A kind of device that the fleet does not have; the message has the mend."""
 
 
 def largest(configs: Iterable[ModelConfig]) -> ModelConfig:
@@ -44,6 +50,34 @@ def pool_blocks(config: ModelConfig, engine: EngineSettings) -> int:
 def pool_tokens(config: ModelConfig, engine: EngineSettings) -> int:
     """Return the tokens of one replica's KV pool. Raises as :func:`pool_blocks` does."""
     return pool_blocks(config, engine) * engine.block_size
+
+
+def check_device(config: ModelConfig, engine: EngineSettings, devices: Sequence[Device]) -> None:
+    """Accept a replica that some device of the fleet could hold, or refuse it with the numbers.
+
+    Args:
+        config: the model's.
+        engine: how it would run.
+        devices: what the fleet has; nothing is refused while that is not known.
+
+    Raises:
+        NoDevice: the fleet has no device of the kind that is asked for.
+        DoesNotFit: weights, KV memory and libraries are more than the largest such device can give.
+    """
+    if not devices:
+        return
+    able = [device for device in devices if engine.device in ("auto", device.kind)]
+    if not able:
+        kinds = ", ".join(sorted({device.kind for device in devices}))
+        raise NoDevice(f"No machine of the fleet has a {engine.device} device. Choose auto or one of {kinds}.")
+    weight_bytes, kv_bytes = memory.weight_bytes(config, engine.dtype), (engine.kv_memory_mb or 0) * _MIB
+    usable_bytes = int(max(device.memory_bytes for device in able) * USABLE)
+    if weight_bytes + kv_bytes + LIBRARIES_BYTES > usable_bytes:
+        raise DoesNotFit(
+            f"A replica takes {_mib(weight_bytes + kv_bytes + LIBRARIES_BYTES)} (weights in {engine.dtype} "
+            f"{_mib(weight_bytes)}, KV memory {_mib(kv_bytes)}, libraries {_mib(LIBRARIES_BYTES)}), and the largest "
+            f"device can give {_mib(usable_bytes)}. Lower the KV memory, or take a narrower precision."
+        )
 
 
 def check_shares(
@@ -78,3 +112,7 @@ def check_shares(
 
 def _divided_up(value: int, parts: int) -> int:
     return -(-value // parts)
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{_divided_up(size_bytes, _MIB):,} MiB"

@@ -2,10 +2,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.deployments.capacity import DoesNotFit, check_shares, pool_blocks, pool_tokens
+from controlplane.deployments.capacity import (
+    DoesNotFit,
+    NoDevice,
+    check_device,
+    check_shares,
+    pool_blocks,
+    pool_tokens,
+)
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.memory import kv_bytes_per_token
 from dataplane.contracts.model_config import ModelConfig
+from dataplane.contracts.replica import Device
 
 CONFIG = ModelConfig(
     architecture="llama", vocab_size=320, hidden_size=64, intermediate_size=96, num_layers=2, num_heads=4,
@@ -49,3 +57,19 @@ def test_the_refusal_has_the_numbers_and_the_mend() -> None:
         check_shares(CONFIG, EngineSettings(kv_memory_mb=0), {}, min_replicas=1)
     with pytest.raises(DoesNotFit, match="State the deployment's KV memory"):
         pool_blocks(CONFIG, EngineSettings())
+
+
+CPU = Device("cpu", "two cores", 2_000 * 1024**2)  # of which 1,700 MiB are planned with
+
+
+def test_a_replica_is_refused_where_no_device_could_hold_it() -> None:
+    check_device(CONFIG, EngineSettings(kv_memory_mb=1_000), [CPU])
+    check_device(CONFIG, EngineSettings(kv_memory_mb=1 << 20, device="cuda"), [])  # nothing is known yet
+    with pytest.raises(DoesNotFit, match=r"1,801 MiB \(weights in fp32 1 MiB, KV memory 1,200 MiB.*can give 1,700 MiB"):
+        check_device(CONFIG, EngineSettings(kv_memory_mb=1_200), [CPU])
+    with pytest.raises(NoDevice, match=r"a cuda device\. Choose auto or one of cpu"):
+        check_device(CONFIG, EngineSettings(kv_memory_mb=1, device="cuda"), [CPU])
+    gpu = Device("cuda", "one", 80_000 * 1024**2)
+    check_device(CONFIG, EngineSettings(kv_memory_mb=1_200), [CPU, gpu])
+    with pytest.raises(DoesNotFit):
+        check_device(CONFIG, EngineSettings(kv_memory_mb=1_200, device="cpu"), [CPU, gpu])

@@ -3,9 +3,11 @@ from django.db import IntegrityError
 from domain import PLATFORM, deploy
 
 from controlplane.deployments import selectors, services
+from controlplane.deployments.fleet import report_replicas
 from controlplane.deployments.models import Deployment
 from controlplane.deployments.services import Changes
 from dataplane.contracts.catalog import EngineSettings, IdlePolicy, KeepWarm, Share
+from dataplane.contracts.replica import Device, FleetReport, NodeReport, ReplicaTable
 from tenants.actor import acting_as, member_actor, platform_actor
 from tenants.errors import Conflict, Forbidden, Invalid, NotFound
 from tenants.models import AuditEvent, OutboxEvent
@@ -121,6 +123,23 @@ def test_a_pool_that_could_not_keep_its_promises_is_refused_with_the_numbers(per
     with pytest.raises(Invalid) as refusal:
         configure(bob, chat, revision=2, kv_memory_mb=1)
     assert list(refusal.value.fields) == ["kv_memory_mb"]
+
+
+def test_what_no_machine_of_the_fleet_could_run_is_refused(personas, bob, chat):
+    configure(bob, chat, device="cpu")  # what the fleet has is not known yet
+    resources = NodeReport(
+        memory_bytes=2**31, available_bytes=2**30, devices=(Device("cpu", "two cores", 2**31),),
+        asleep_budget_bytes=2**20, warm_idle_floor=1, max_processes=8,
+    )  # fmt: skip
+    table = ReplicaTable(node="n1", number=1, at_ms=1, replicas=())
+    report_replicas(actor=PLATFORM, report=FleetReport(table=table, events=(), resources=resources))
+    for field, changes in {"device": {"device": "cuda"}, "kv_memory_mb": {"kv_memory_mb": 2_000}}.items():
+        with pytest.raises(Invalid) as refusal:
+            configure(bob, chat, revision=2, **changes)
+        assert list(refusal.value.fields) == [field]
+    with pytest.raises(Invalid, match="No machine of the fleet"):
+        deploy(personas.acme, name="gpu", engine=EngineSettings(kv_memory_mb=1, device="cuda"))
+    assert configure(bob, chat, revision=2, kv_memory_mb=900).kv_memory_mb == 900
 
 
 def test_a_paused_deployment_is_configured_and_an_ended_one_is_gone(bob, chat):

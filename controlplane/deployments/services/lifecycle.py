@@ -66,10 +66,12 @@ def deploy_version(
         | bounds.idle_faults(policy)
         | bounds.schedule_faults(schedules, max_replicas)
     )
+    devices = rows.known_devices()
     taken = f"A deployment called {name} exists already. Choose another name, or delete it first."
     with refusing("deployment_name_once", taken), acting_as(actor):
         version = rows.locked_version(actor.tenant, version_id)
         rows.require_context([version], settings)
+        rows.require_device([version], settings, devices)
         rows.require_fit([version], settings, {}, min_replicas, at_fault=["kv_memory_mb"])
         kept = {
             "name": name, "min_replicas": min_replicas, "max_replicas": max_replicas,

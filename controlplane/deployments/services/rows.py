@@ -1,16 +1,21 @@
 """Rows under their locks, and the checks that need them; shared by the services beside it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from controlplane.deployments.capacity import DoesNotFit, check_shares, largest
-from controlplane.deployments.models import Deployment, DeploymentState
+import msgspec
+
+from controlplane.deployments.capacity import DoesNotFit, NoDevice, check_device, check_shares, largest
+from controlplane.deployments.models import Deployment, DeploymentState, FleetNode
 from controlplane.registry.models import ModelVersion, VersionState
 from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.replica import Device, NodeReport
 from tenants import outbox
-from tenants.actor import Actor
+from tenants.actor import Actor, acting_as, system_actor
 from tenants.errors import Conflict, Invalid, NotFound
 from tenants.models import Tenant
 from tenants.outbox import Topic
+
+_FLEET_READER = system_actor("deployments")
 
 
 def locked_version(tenant: Tenant, version_id: str) -> ModelVersion:
@@ -49,6 +54,31 @@ def locked_deployment(actor: Actor, deployment_id: str) -> Deployment:
 def served_versions(deployment: Deployment) -> list[ModelVersion]:
     """Return the versions of all arms."""
     return [arm.version for arm in deployment.arms.select_related("version")]
+
+
+def known_devices() -> list[Device]:
+    """Return what the nodes of the fleet said they have; nothing before the first report.
+
+    It is the platform's to read, so this is a transaction of its own: call it before the service's.
+    """
+    with acting_as(_FLEET_READER):
+        told = list(FleetNode.objects.exclude(resources=None).values_list("resources", flat=True))
+    return [device for resources in told for device in msgspec.convert(resources, NodeReport).devices]
+
+
+def require_device(versions: Collection[ModelVersion], engine: EngineSettings, devices: Sequence[Device]) -> None:
+    """Refuse replicas that no device of the fleet could hold.
+
+    Raises:
+        Invalid: with the numbers, or the kinds of devices there are.
+    """
+    try:
+        for version in versions:
+            check_device(version.checked_config, engine, devices)
+    except NoDevice as error:
+        raise Invalid(str(error), fields={"device": str(error)}, code="no_device") from error
+    except DoesNotFit as error:
+        raise Invalid(str(error), fields={"kv_memory_mb": str(error)}, code="does_not_fit") from error
 
 
 def require_context(versions: Collection[ModelVersion], engine: EngineSettings) -> None:

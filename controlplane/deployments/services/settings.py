@@ -9,6 +9,7 @@ from controlplane.deployments import bounds
 from controlplane.deployments.models import Deployment
 from controlplane.deployments.services import rows
 from dataplane.contracts.catalog import KeepWarm
+from dataplane.contracts.replica import Device
 from tenants import audit
 from tenants.actor import Actor, acting_as, require
 from tenants.chain import Json
@@ -18,6 +19,8 @@ from tenants.roles import Permission
 
 _POOL_FIELDS = ("kv_memory_mb", "dtype", "block_size", "min_replicas")
 """What the size of the KV pool follows from."""
+_DEVICE_FIELDS = frozenset({"device", "dtype", "kv_memory_mb"})
+"""What a replica's place depends on. Other changes are not stopped by a fleet that has shrunk since."""
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +62,7 @@ def configure_deployment(*, actor: Actor, deployment_id: str, revision: int, cha
         Invalid: a setting is refused, or the shares promised to its tenants would not fit the KV pool any more.
     """
     require(actor, Permission.DEPLOYMENTS_WRITE)
+    devices = rows.known_devices()
     with acting_as(actor):
         deployment = rows.locked_deployment(actor, deployment_id)
         # Race: two people change what both have read. The lock puts them in line, the revision tells the second.
@@ -75,7 +79,7 @@ def configure_deployment(*, actor: Actor, deployment_id: str, revision: int, cha
             return deployment
         for name, value in after.items():
             setattr(deployment, name, value)
-        _check(deployment, changed=after.keys())
+        _check(deployment, after.keys(), devices)
         deployment.revision += 1
         deployment.save(update_fields=["revision", *after])
         rows.announce(Topic.DEPLOYMENT, deployment)
@@ -86,7 +90,7 @@ def configure_deployment(*, actor: Actor, deployment_id: str, revision: int, cha
     return deployment
 
 
-def _check(deployment: Deployment, *, changed: Collection[str]) -> None:
+def _check(deployment: Deployment, changed: Collection[str], devices: Sequence[Device]) -> None:
     """Judge the settings as a whole, as they would be."""
     bounds.refuse(
         bounds.engine_faults(deployment.engine)
@@ -96,6 +100,8 @@ def _check(deployment: Deployment, *, changed: Collection[str]) -> None:
     )
     versions = rows.served_versions(deployment)
     rows.require_context(versions, deployment.engine)
+    if not _DEVICE_FIELDS.isdisjoint(changed):
+        rows.require_device(versions, deployment.engine, devices)
     shares = {grant.grantee_slug: grant.share for grant in deployment.grants.all()}
     at_fault = [name for name in _POOL_FIELDS if name in changed] or ["kv_memory_mb"]
     rows.require_fit(versions, deployment.engine, shares, deployment.min_replicas, at_fault=at_fault)
