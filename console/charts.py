@@ -52,11 +52,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Parts of a whole, side by side, and what is left of it."""
+    """Parts of a whole, side by side, and what is left of it. ``mark`` is a line across, in per cent of the width."""
 
     segments: tuple[Segment, ...]
     total: int
     free: int
+    mark: float | None = None
 
 
 def nice_ceiling(value: int) -> int:
@@ -95,17 +96,26 @@ def bars(values: Sequence[tuple[str, int]]) -> Bars:
     )
 
 
-def meter(parts: Sequence[tuple[str, int]], total: int) -> Meter:
-    """Lay out (label, value) parts side by side in a bar that stands for ``total``; series count from 1.
+def meter(
+    parts: Sequence[tuple[str, int]], total: int, *, series: Sequence[int] = (1, 2, 3), mark: int | None = None
+) -> Meter:
+    """Lay out (label, value) parts side by side in a bar that stands for ``total``.
 
     Parts that add up to more than ``total`` fill the bar.
+
+    Args:
+        parts: what is told, from the left.
+        total: what the whole bar stands for.
+        series: the colour of each part, by number.
+        mark: a value at which a line is drawn.
     """
     segments: list[Segment] = []
     x = 0.0
     used = sum(value for _, value in parts)
     whole = max(total, used, 1)
-    for series, (label, value) in enumerate(parts, start=1):
+    for number, (label, value) in zip(series, parts, strict=False):
         width = 100 * value / whole
-        segments.append(Segment(x=round(x, 3), width=round(width, 3), series=series, label=label, value=value))
+        segments.append(Segment(x=round(x, 3), width=round(width, 3), series=number, label=label, value=value))
         x += width
-    return Meter(segments=tuple(segments), total=total, free=max(total - used, 0))
+    line = None if mark is None else round(min(100.0, 100 * mark / whole), 3)
+    return Meter(segments=tuple(segments), total=total, free=max(total - used, 0), mark=line)

@@ -27,6 +27,7 @@ class Item:
 
 _TENANT_ITEMS = (
     ("Home", "console:home", Permission.TENANT_READ),
+    ("Get started", "console:start", Permission.KEYS_WRITE),
     ("Playground", "console:playground", Permission.PLAYGROUND_USE),
     ("Deployments", "console:deployments", Permission.DEPLOYMENTS_READ),
     ("API keys", "console:keys", Permission.KEYS_READ),
@@ -36,7 +37,11 @@ _TENANT_ITEMS = (
 )
 _PLATFORM_ITEMS = (
     ("Fleet", "console:fleet"),
+    ("KV budgets", "console:budgets"),
+    ("Warm pool", "console:warm-pool"),
     ("Tenants", "console:tenants"),
+    ("Prices", "console:prices"),
+    ("Jobs", "console:jobs"),
     ("Audit", "console:platform-audit"),
 )
 _ACCOUNT = "/account/"

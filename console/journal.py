@@ -1,11 +1,14 @@
 """What audit rows say in plain words: the deed of a verb, and what a change changed. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from console.idle import span
 from tenants.chain import Json
 
 DEEDS: dict[str, str] = {
+    "deployment.configure": "changed the settings of",
     "deployment.create": "deployed",
     "deployment.delete": "deleted the deployment",
     "deployment.pause": "paused the deployment",
@@ -43,7 +46,9 @@ SUBJECTS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """What the journal can be narrowed to: a label, and the verbs or beginnings of verbs that belong to it."""
 
-_UNITS = {"_ms": "ms", "_s": "s", "_mb": "MiB", "_bytes": "bytes", "_tokens": "tokens", "_microusd": "micro-USD"}
+_UNITS = {"_ms": "ms", "_mb": "MiB", "_bytes": "bytes", "_tokens": "tokens", "_microusd": "micro-USD"}
+_SECONDS = "_s"
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
 _MAX_CHARS = 200
 
 
@@ -62,38 +67,44 @@ def deed(verb: str) -> str:
 
 
 def changes(before: Json, after: Json) -> list[Change]:
-    """Return the fields of two snapshots that differ, in the order in which they were written."""
+    """Return the fields of two snapshots that differ, in the order in which they were written.
+
+    Of something new, what is none is not told: it would be most of it.
+    """
     old = before if isinstance(before, Mapping) else {}
     new = after if isinstance(after, Mapping) else {}
     found = []
     for name in {**old, **new}:
         if name in old and name in new and old[name] == new[name]:
             continue
-        unit = next((word for ending, word in _UNITS.items() if name.endswith(ending)), "")
-        found.append(
-            Change(
-                field=_label(name),
-                before=_said(old[name], unit) if name in old else "",
-                after=_said(new[name], unit) if name in new else "",
-            )
-        )
+        was, became = (_said(name, side[name]) if name in side else "" for side in (old, new))
+        if old or became != _NONE:
+            found.append(Change(field=_label(name), before=was, after=became))
     return found
 
 
+_NONE = "none"
+
+
 def _label(name: str) -> str:
-    ending = next((ending for ending in _UNITS if name.endswith(ending)), "")
+    ending = next((ending for ending in (*_UNITS, _SECONDS) if name.endswith(ending)), "")
     return name.removesuffix(ending).removesuffix("_id").replace("_", " ").capitalize()
 
 
-def _said(value: Json, unit: str) -> str:
+def _said(name: str, value: Json) -> str:
+    return _value(name, value)[:_MAX_CHARS]
+
+
+def _value(name: str, value: Json) -> str:
     if value is None or value in ("", [], {}):
-        return "none"
+        return _NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,} {unit}".strip()
+        unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
+        return span(value) if name.endswith(_SECONDS) and not unit else f"{value:,} {unit}".strip()
     if isinstance(value, str):
-        return value[:_MAX_CHARS]
+        return f"{value[:16].replace('T', ' ')} UTC" if _MOMENT.match(value) else value
     if isinstance(value, list):
-        return ", ".join(_said(part, "") for part in value)[:_MAX_CHARS]
-    return ", ".join(f"{_label(name).lower()} {_said(part, '')}" for name, part in value.items())[:_MAX_CHARS]
+        return ", ".join(_value("", part) for part in value)
+    return "; ".join(f"{_label(part).lower()} {_value(part, inner)}" for part, inner in value.items())

@@ -1,6 +1,6 @@
 """Numbers as people read them: with units, short, and never more exact than they are."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from django import template
@@ -8,15 +8,23 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from console.standing import standing
+from console.idle import span
 from tenants.roles import Scope
 
 register = template.Library()
-register.filter(standing)
+register.filter(span)
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 _STATE_TONES = {
     "ready": "good",
+    "live": "good",
+    "asleep": "info",
+    "warm": "info",
+    "failing": "bad",
+    "dead": "bad",
+    "late": "warn",
+    "planned": "info",
+    "running": "info busy",
     "active": "good",
     "settled": "good",
     "stop": "good",
@@ -36,6 +44,8 @@ _STATE_TONES = {
     "ended": "warn",
     "suspended": "bad",
 }
+_TIERS = {"asleep": "asleep", "warm": "a warm process", "disk": "disk", "store": "the store"}
+_KIB = 1024
 _SCOPES: dict[str, str] = {
     Scope.INFERENCE: "call models",
     Scope.READ: "read",
@@ -105,6 +115,29 @@ def _span(seconds: int) -> str:
             number = max(1, int(seconds / size + 0.02))
             return f"{number} {unit}{'' if number == 1 or size < _HOUR_S else 's'}"
     return "a moment"
+
+
+@register.filter
+def moment(unix_ms: int) -> datetime:
+    """The moment of Unix milliseconds."""
+    return datetime.fromtimestamp(unix_ms / 1000, UTC)
+
+
+@register.filter
+def bytes(size_bytes: int) -> str:  # noqa: A001 - a filter is named as a template reads it
+    """Bytes in the unit that suits them: ``512 MiB``."""
+    size = float(size_bytes)
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < _KIB - 0.5:
+            return f"{size:.3g} {unit}"
+        size /= _KIB
+    return f"{size:.3g} GiB" if size < _KIB else f"{size:,.0f} GiB"
+
+
+@register.filter
+def tier(name: str) -> str:
+    """Where a start begins, after ``from``."""
+    return _TIERS.get(name, name)
 
 
 @register.filter

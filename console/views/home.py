@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -13,8 +12,8 @@ from django.views.decorators.http import require_GET
 
 from console import charts
 from console.access import member_page
-from console.standing import standing
 from controlplane.deployments import selectors as deployments
+from controlplane.deployments.selectors import Standing
 from controlplane.metering import selectors as metering
 from dataplane.contracts.catalog import Limits
 from tenants import selectors as tenants
@@ -23,6 +22,8 @@ from tenants.roles import Permission
 
 _ERROR_ROWS = 5
 _HOURS = 24
+_NOT_READY = (Standing.STARTING, Standing.FAILING, Standing.DRAINING)
+"""Neither serving nor resting by its own policy."""
 _NEARLY = 0.8
 """From this part of a limit on its bar warns."""
 
@@ -75,7 +76,7 @@ def home(request: HttpRequest, actor: Actor) -> HttpResponse:
         else [(names.get(row.deployment_id, row.deployment_id), row) for row in errors],
         "has_called": has_called,
         "chart": _requests_by_hour(actor) if has_called else None,
-        "gateway_url": f"{settings.PAGODA_GATEWAY_URL}/v1",
+        "may_start": actor.may(Permission.KEYS_WRITE),
     }
     template = "console/parts/home_live.html" if request.headers.get("HX-Request") else "console/pages/home.html"
     return render(request, template, context)
@@ -98,17 +99,17 @@ def judge(served: Sequence[deployments.DeploymentSummary], errors: Sequence[Fail
     """Say whether all is well: every active deployment has a replica, and nothing failed in the last hour."""
     if not served:
         return Verdict("info", "Nothing served", "No model is deployed yet.")
-    starting = [summary.name for summary in served if standing(summary) == "starting"]
+    starting = [summary.name for summary in served if summary.state.standing in _NOT_READY]
     if starting:
         return Verdict("warn", "Not ready", f"No replica is ready for {', '.join(starting)}. Calls wait for one.")
     recent = sum(1 for error in errors if now - error.started_at < timedelta(hours=1))
     if recent:
         more = " or more" if recent >= _ERROR_ROWS else ""
         return Verdict("warn", "Look here", f"Requests that failed or were refused in the last hour: {recent}{more}.")
-    paused = [summary.name for summary in served if standing(summary) == "paused"]
+    paused = [summary.name for summary in served if summary.state.standing is Standing.PAUSED]
     if len(paused) == len(served):
         return Verdict("info", "Paused", "Every deployment is paused.")
-    return Verdict("good", "All well", "Every active deployment serves, and nothing failed in the last hour.")
+    return Verdict("good", "All well", "Every active deployment serves, or starts when called.")
 
 
 def _requests_by_hour(actor: Actor) -> charts.Bars:

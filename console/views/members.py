@@ -1,6 +1,7 @@
 """Members: who belongs to the tenant, in which role, and who is invited."""
 
 from smtplib import SMTPException
+from typing import Any
 
 from django import forms
 from django.conf import settings
@@ -136,7 +137,7 @@ def role(request: HttpRequest, actor: Actor, user_id: str) -> HttpResponse:
 def remove(request: HttpRequest, actor: Actor, user_id: str) -> HttpResponse:
     """Name what ends, ask for the address, then end a membership."""
     member = selectors.get_member(actor=actor, user_id=user_id)
-    context = {"member": member}
+    context: dict[str, Any] = {"member": member}
     if request.method == "POST":
         context["fault"] = _removed(actor, user_id, request.POST.get("confirm", ""), member.user.email)
         if not context["fault"]:
@@ -150,7 +151,7 @@ def remove(request: HttpRequest, actor: Actor, user_id: str) -> HttpResponse:
 @member_page(Permission.TENANT_READ)
 def leave(request: HttpRequest, actor: Actor) -> HttpResponse:
     """End one's own membership; everybody may, but for the last owner."""
-    context = {}
+    context: dict[str, Any] = {}
     if request.method == "POST":
         context["fault"] = _removed(actor, actor.id, request.POST.get("confirm", ""), actor.tenant.slug)
         if not context["fault"]:

@@ -1,6 +1,6 @@
 """What was used, as the actor may see it: sums from the hours, which are seconds behind; requests from the rows."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 from django.contrib.postgres.aggregates import BoolOr
-from django.db.models import Count, Exists, F, Q, QuerySet, Sum
+from django.db.models import Count, Exists, F, Max, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce, TruncDay
 from django.utils import timezone
 
 from controlplane.metering.models import Price, RejectedRecord, SpoolRecord, UsageHour, UsageRow
 from controlplane.metering.settlement import State
+from dataplane.contracts.ids import Kind, encode
 from dataplane.contracts.usage import UsageRecord
 from tenants.actor import Actor, reading_as, require
 from tenants.errors import Invalid, NotFound
@@ -173,6 +174,25 @@ def get_request(*, actor: Actor, request_id: str) -> RequestDetail:
         key=lambda record: (record.attempt, record.at_ms, record.source, record.sequence),
     )
     return RequestDetail(row=row, records=tuple(records))
+
+
+def longest_waits(*, actor: Actor, within: timedelta = timedelta(minutes=5)) -> dict[tuple[str, str], int]:
+    """Return the longest wait for admission of late: milliseconds by (tenant's slug, deployment), for the platform."""
+    require(actor, Permission.PLATFORM_FLEET)
+    since_ms = int((timezone.now() - within).timestamp() * 1000)
+    with reading_as(actor):
+        # Ids sort by the time they were minted, and the key is the one index over all tenants' requests.
+        late = UsageRow.objects.filter(pk__gte=encode(Kind.REQUEST, since_ms, 0), queue_ms__isnull=False)
+        lines = late.values_list("tenant__slug", "deployment_id").annotate(Max("queue_ms")).order_by()
+        return {(slug, deployment_id): wait_ms for slug, deployment_id, wait_ms in lines}
+
+
+def last_used_hours(*, actor: Actor, deployment_ids: Collection[str]) -> dict[str, datetime]:
+    """Return the start of the last hour in which each deployment was called, for the platform."""
+    require(actor, Permission.PLATFORM_FLEET)
+    with reading_as(actor):
+        hours = UsageHour.objects.filter(deployment_id__in=deployment_ids)
+        return dict(hours.values_list("deployment_id").annotate(Max("hour")).order_by())
 
 
 def list_prices(*, actor: Actor) -> list[Price]:

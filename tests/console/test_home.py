@@ -5,15 +5,15 @@ import pytest
 
 from console.views.home import judge, quota_bars
 from console.views.usage import first_moment, moments
+from controlplane.deployments.selectors import DeploymentState, Standing
 from controlplane.metering.selectors import Dimension
 from dataplane.contracts.catalog import Limits
 
 NOW = datetime(2026, 3, 31, 15, 0, tzinfo=UTC)
 
 
-def summary(state: str = "active", ready: int = 1, is_own: bool = True, total: int = 1, min_replicas: int = 1):
-    deployment = SimpleNamespace(state=state, min_replicas=min_replicas)
-    return SimpleNamespace(deployment=deployment, name="chat", is_own=is_own, ready_replicas=ready, num_replicas=total)
+def summary(standing: Standing = Standing.LIVE):
+    return SimpleNamespace(name="chat", state=DeploymentState(standing))
 
 
 def failure(minutes_ago: int):
@@ -25,14 +25,15 @@ def failure(minutes_ago: int):
     [
         ([], [], "Nothing served"),
         ([summary()], [], "All well"),
-        ([summary(ready=0)], [], "Not ready"),
-        ([summary(ready=0, total=0, min_replicas=0)], [], "All well"),
-        ([summary(), summary(ready=0)], [failure(1)], "Not ready"),
+        ([summary(Standing.STARTING)], [], "Not ready"),
+        ([summary(Standing.FAILING)], [], "Not ready"),
+        ([summary(Standing.ASLEEP), summary(Standing.DISK)], [], "All well"),
+        ([summary(), summary(Standing.STARTING)], [failure(1)], "Not ready"),
         ([summary()], [failure(59)], "Look here"),
         ([summary()], [failure(61)], "All well"),
-        ([summary("paused")], [], "Paused"),
-        ([summary("paused"), summary()], [], "All well"),
-        ([summary(is_own=False, ready=0)], [], "All well"),
+        ([summary(Standing.PAUSED)], [], "Paused"),
+        ([summary(Standing.PAUSED), summary()], [], "All well"),
+        ([summary(Standing.ACTIVE)], [], "All well"),
     ],
 )
 def test_the_verdict_names_what_is_wrong_first(served, errors, badge):
