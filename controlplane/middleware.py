@@ -14,11 +14,11 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 from dataplane.contracts.headers import PUBLIC_REQUEST_ID
 from dataplane.contracts.ids import Kind, new_id
 from tenants import audit
-from tenants.errors import Conflict, DomainError, Forbidden, Invalid, NotFound, Unauthenticated
+from tenants.errors import Conflict, DomainError, Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 
 _Next = Callable[[HttpRequest], HttpResponse]
 
-_STATUS: dict[type[DomainError], int] = {Forbidden: 403, NotFound: 404, Conflict: 409, Invalid: 422}
+_STATUS: dict[type[DomainError], int] = {Forbidden: 403, NotFound: 404, Conflict: 409, Invalid: 422, Unavailable: 503}
 _INTERNAL_ERROR = 500
 
 

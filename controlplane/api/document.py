@@ -10,6 +10,7 @@ _ERRORS = {
     "404": "It does not exist, or not for this caller.",
     "409": "Somebody else was first, or its state does not allow this.",
     "422": "An input is refused; fields says which, and why.",
+    "503": "Something that this needs is away or full. Ask again later.",
 }
 _SCHEMA = {
     "type": "object",

@@ -12,11 +12,11 @@ from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
 
-from tenants.errors import Conflict, DomainError, Forbidden, Invalid, NotFound, Unauthenticated
+from tenants.errors import Conflict, DomainError, Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 
 AUTHENTICATE = 'Bearer realm="pagoda"'
 _STATUS: Mapping[type[DomainError], int] = {
-    Unauthenticated: 401, Forbidden: 403, NotFound: 404, Conflict: 409, Invalid: 422,
+    Unauthenticated: 401, Forbidden: 403, NotFound: 404, Conflict: 409, Invalid: 422, Unavailable: 503,
 }  # fmt: skip
 
 
@@ -40,9 +40,14 @@ def handle(error: Exception, _context: Mapping[str, Any]) -> Response | None:
     return None
 
 
+def envelope(code: str, message: str, fields: dict[str, str], request_id: str) -> dict[str, Any]:
+    """Return the body of an answer that refuses."""
+    return {"error": {"code": code, "message": message, "fields": fields, "request_id": request_id}}
+
+
 def _answer(status: int, code: str, message: str, fields: dict[str, str]) -> Response:
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
-    body = {"error": {"code": code, "message": message, "fields": fields, "request_id": request_id}}
+    body = envelope(code, message, fields, request_id)
     headers = {"WWW-Authenticate": AUTHENTICATE} if status == 401 else {}
     return Response(body, status=status, headers=headers)
 

@@ -10,6 +10,7 @@ from controlplane.api import (
     me,
     platform,
     registry,
+    uploads,
     usage,
 )
 
@@ -27,7 +28,21 @@ urlpatterns = [
     path("api/v1/models", registry.ModelsView.as_view(), name="models"),
     path("api/v1/models/<str:model_id>", registry.ModelView.as_view(), name="model"),
     path("api/v1/models/<str:model_id>/versions", registry.ModelVersionsView.as_view(), name="model-versions"),
+    path("api/v1/models/<str:model_id>/aliases", registry.AliasesView.as_view(), name="aliases"),
+    path("api/v1/models/<str:model_id>/aliases/<str:alias>", registry.AliasView.as_view(), name="alias"),
+    path("api/v1/models/<str:model>/uploads", uploads.UploadsView.as_view(), name="uploads"),
+    path("api/v1/uploads/<str:upload_id>", uploads.UploadView.as_view(), name="upload"),
+    path("api/v1/uploads/<str:upload_id>/parts", uploads.UploadPartsView.as_view(), name="upload-parts"),
+    path(
+        "api/v1/uploads/<str:upload_id>/files/<str:name>/parts/<int:number>",
+        uploads.UploadPartView.as_view(),
+        name="upload-part",
+    ),
+    path("api/v1/uploads/<str:upload_id>/complete", uploads.CompleteUploadView.as_view(), name="upload-complete"),
+    path("api/v1/storage", uploads.StorageView.as_view(), name="storage"),
     path("api/v1/versions/<str:version_id>", registry.VersionView.as_view(), name="version"),
+    path("api/v1/versions/<str:version_id>/archive", registry.ArchiveVersionView.as_view(), name="version-archive"),
+    path("api/v1/versions/<str:version_id>/diff", registry.VersionDifferenceView.as_view(), name="version-diff"),
     path("api/v1/deployments", deployments.DeploymentsView.as_view(), name="deployments"),
     path("api/v1/deployments/<str:deployment_id>", deployments.DeploymentView.as_view(), name="deployment"),
     path("api/v1/deployments/<str:deployment_id>/pause", deployments.PauseDeploymentView.as_view(), name="pause"),
@@ -42,6 +57,7 @@ urlpatterns = [
     path("api/v1/requests/<str:request_id>", usage.RequestView.as_view(), name="request"),
     path("api/v1/platform/tenants", platform.TenantsView.as_view(), name="platform-tenants"),
     path("api/v1/platform/tenants/<str:slug>/limits", platform.TenantLimitsView.as_view(), name="platform-limits"),
+    path("api/v1/platform/tenants/<str:slug>/storage", uploads.TenantStorageView.as_view(), name="platform-storage"),
     path("api/v1/platform/fleet", platform.FleetView.as_view(), name="platform-fleet"),
     path(
         "api/v1/platform/deployments/<str:deployment_id>/grants/<str:slug>",

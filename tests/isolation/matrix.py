@@ -61,6 +61,13 @@ api:version GET                                       401   200 200   200  403  
 api:version DELETE                                    401   409 409   403  403     404  404  409  404  401
 api:version-archive POST                              401   200 200   403  403     404  404  200  404  401
 api:version-diff GET                                  401   422 422   422  403     404  404  422  404  401
+api:uploads POST                                      401   422 422   403  403     422  404  422  422  401
+api:upload GET                                        401   200 200   200  403     404  404  200  404  401
+api:upload DELETE                                     401   204 204   403  403     404  404  204  404  401
+api:upload-parts POST                                 401   422 422   403  403     422  404  422  422  401
+api:upload-part PUT                                   403
+api:upload-complete POST                              401   422 422   403  403     404  404  422  404  401
+api:storage GET                                       401   200 200   200  403     200  404  200  200  401
 api:aliases GET                                       401   200 200   200  403     404  404  200  404  401
 api:alias PUT                                         401   422 422   403  403     422  404  422  422  401
 api:alias DELETE                                      401   204 204   403  403     404  404  204  404  401
@@ -84,6 +91,7 @@ api:request GET                                       401   200 200   200  403  
 # the platform's API: people only
 api:platform-tenants GET                              401   404 404   404  404     404  200  404  404  401
 api:platform-limits PUT                               401   404 404   404  404     404  422  404  404  401
+api:platform-storage PUT                              401   404 404   404  404     404  422  404  404  401
 api:platform-fleet GET                                401   404 404   404  404     404  200  404  404  401
 api:platform-grant PUT                                401   404 404   404  404     404  422  404  404  401
 api:platform-grant DELETE                             401   404 404   404  404     404  409  404  404  401

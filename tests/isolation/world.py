@@ -9,9 +9,18 @@ from spool_records import Life
 
 from controlplane.metering.services import ingest
 from controlplane.registry.lifecycle import set_alias
+from controlplane.registry.parts import FilePlan
+from controlplane.registry.uploads import begin_upload
 from tenants import services
 from tenants.actor import member_actor
 from tenants.roles import Role, Scope
+
+
+class NoBytes:
+    """A store of uploads whose bytes nobody sends."""
+
+    def begin(self, key: str) -> str:
+        return f"{key} "
 
 
 def build(personas: Personas) -> dict[str, str]:
@@ -24,6 +33,8 @@ def build(personas: Personas) -> dict[str, str]:
     version = make_version(personas.acme)
     deployment = deploy(personas.acme, version=version)
     set_alias(actor=alice, model_id=version.model_id, name="stable", version_id=version.id)
+    files = [FilePlan("config.json", 1_000)]
+    upload = begin_upload(actor=alice, model=version.model.name, files=files, store=NoBytes())  # type: ignore[arg-type]
     request = Life(personas.acme.id, key_id=issued.key.id, deployment_id=deployment.id)
     ingest(actor=PLATFORM, records=request.whole())
     return {
@@ -36,6 +47,10 @@ def build(personas: Personas) -> dict[str, str]:
         "model_id": version.model_id,
         "version_id": version.id,
         "alias": "stable",
+        "model": version.model.name,
+        "upload_id": upload.version.id,
+        "name": "config.json",
+        "number": "1",
         "deployment_id": deployment.id,
         "request_id": request.request_id,
         "acme_key": issued.text,

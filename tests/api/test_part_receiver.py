@@ -1,0 +1,253 @@
+"""Parts on their way in: before Django, hashed while they come, and only what was announced is kept."""
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator, MutableMapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from controlplane.api import part_receiver
+from controlplane.api.part_receiver import PartReceiver
+from controlplane.registry.stores import CHECKSUM_HEADER, Part, StoreFull
+from controlplane.registry.stores.local import IncomingPart, LocalStore
+
+KEY = "ver_01h2xcejqtf2nbrexx3vqjhp41/model.safetensors"
+PIECE = os.urandom(3 * 2**20)
+PART = Part(number=1, size_bytes=len(PIECE), sha256=hashlib.sha256(PIECE).hexdigest())
+
+
+@pytest.fixture
+def store(settings, tmp_path: Path) -> LocalStore:
+    settings.PAGODA_HOME = tmp_path
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def upload(store: LocalStore) -> str:
+    return store.begin(KEY)
+
+
+class Sender:
+    """One request: sends ``chunks`` and keeps the answer."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], **changes: Any) -> None:
+        self._chunks = chunks
+        self._over = False
+        self.taken_bytes = 0
+        self.messages: list[MutableMapping[str, Any]] = []
+        self.scope = scope(**changes)
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        if self._over:
+            await asyncio.Event().wait()
+        chunk = await anext(self._chunks, None)
+        if chunk == b"hangs up":
+            return {"type": "http.disconnect"}
+        self._over = chunk is None
+        self.taken_bytes += len(chunk or b"")
+        return {"type": "http.request", "body": chunk or b"", "more_body": chunk is not None}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        self.messages.append(message)
+
+    async def to(self, receiver: PartReceiver) -> int:
+        """Send, and return the status; 0 for none."""
+        await receiver(self.scope, self.receive, self.send)
+        return int(self.messages[0]["status"]) if self.messages else 0
+
+    @property
+    def body(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.messages[1]["body"])
+        return answer
+
+
+def scope(
+    part: Part = PART, *, method: str = "PUT", path: str | None = None, length: int | None = None
+) -> dict[str, Any]:
+    target = LocalStore(Path("/")).target(f"{KEY} ", part, expires_s=60)
+    url = urlsplit(target.url)
+    return {
+        "type": "http", "method": method, "path": path or url.path, "query_string": url.query.encode(),
+        "headers": [
+            (b"content-length", str(part.size_bytes if length is None else length).encode()),
+            (CHECKSUM_HEADER.encode(), target.headers[CHECKSUM_HEADER].encode()),
+        ],
+    }  # fmt: skip
+
+
+async def in_chunks(data: bytes, size_bytes: int = 65_536) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size_bytes):
+        yield data[start : start + size_bytes]
+
+
+async def passed_on(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 299})
+
+
+def receiver() -> PartReceiver:
+    return PartReceiver(passed_on)
+
+
+def leftovers(store: LocalStore) -> list[Path]:
+    return [path for path in store.root.rglob("*") if path.is_file()]
+
+
+def test_a_part_is_kept_as_it_was_announced(store, upload):
+    sender = Sender(in_chunks(PIECE))
+    assert asyncio.run(sender.to(receiver())) == 200
+    assert sender.body == {"number": 1, "size_bytes": len(PIECE), "sha256": PART.sha256}
+    (arrived,) = store.arrived(upload)
+    assert arrived.is_the(PART)
+    assert store.seal(upload, [PART]) == PART.sha256
+
+
+def test_a_part_sent_twice_is_one_part(store, upload):
+    for _ in range(2):
+        assert asyncio.run(Sender(in_chunks(PIECE)).to(receiver())) == 200
+    assert len(leftovers(store)) == 1
+
+
+def test_little_of_a_part_is_in_memory_at_a_time(store, upload, monkeypatch):
+    written: list[int] = []
+    write = IncomingPart.write
+
+    def counting(self: IncomingPart, chunk: bytes) -> None:
+        written.append(len(chunk))
+        write(self, chunk)
+
+    monkeypatch.setattr(IncomingPart, "write", counting)
+    assert asyncio.run(Sender(in_chunks(PIECE)).to(receiver())) == 200
+    assert len(written) < 8
+    assert max(written) <= 2**20 + 65_536
+
+
+@pytest.mark.parametrize(
+    "data",
+    [PIECE[:-1] + bytes([PIECE[-1] ^ 1]), PIECE[:-1], PIECE + b"x"],
+    ids=["a flipped bit", "too few", "too many"],
+)
+def test_other_bytes_leave_nothing(store, upload, data):
+    sender = Sender(in_chunks(data))
+    assert asyncio.run(sender.to(receiver())) == 422
+    assert sender.body["error"]["code"] == "part_mismatch"
+    assert leftovers(store) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"path": "/api/v1/uploads/ver_01h2xcejqtf2nbrexx3vqjhp41/files/model.safetensors/parts/2"},
+        {"path": "/api/v1/uploads/nonsense"},
+        {"length": len(PIECE) + 1},
+        {"part": Part(1, 10**9, PART.sha256), "length": len(PIECE)},
+    ],
+)
+def test_what_no_address_admits_is_refused_before_its_first_byte(store, upload, changes):
+    sender = Sender(in_chunks(PIECE), **changes)
+    assert asyncio.run(sender.to(receiver())) == 403
+    assert sender.taken_bytes == 0
+    assert sender.body["error"]["code"] == "forbidden"
+    assert (b"connection", b"close") in sender.messages[0]["headers"]
+    assert leftovers(store) == []
+
+
+def test_everything_else_is_passed_on(store, settings):
+    assert asyncio.run(Sender(in_chunks(b""), path="/api/v1/me").to(receiver())) == 299
+    assert asyncio.run(Sender(in_chunks(b""), method="GET").to(receiver())) == 299
+    settings.PAGODA_STORE_URL = "s3://bucket"
+    assert asyncio.run(Sender(in_chunks(PIECE)).to(receiver())) == 299
+
+
+def test_a_caller_that_hangs_up_leaves_nothing_and_gets_nothing(store, upload):
+    async def cut() -> AsyncIterator[bytes]:
+        yield PIECE[: 2 * 2**20]
+        yield b"hangs up"
+
+    sender = Sender(cut())
+    assert asyncio.run(sender.to(receiver())) == 0
+    assert leftovers(store) == []
+
+
+def test_a_caller_that_falls_silent_is_let_go(store, upload, monkeypatch):
+    async def silent() -> AsyncIterator[bytes]:
+        yield PIECE[:1000]
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(part_receiver, "SILENCE_S", 0.05)
+    assert asyncio.run(Sender(silent()).to(receiver())) == 408
+    assert leftovers(store) == []
+
+
+def test_a_caller_that_dawdles_is_let_go(store, upload, monkeypatch):
+    async def dawdling() -> AsyncIterator[bytes]:
+        for _ in range(1_000_000):
+            yield b"x"
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(part_receiver, "PART_S", 0.05)
+    assert asyncio.run(Sender(dawdling()).to(receiver())) == 408
+    assert leftovers(store) == []
+
+
+def test_who_sends_a_part_again_is_not_kept_waiting_by_a_dead_connection(store, upload):
+    async def story() -> None:
+        shared, begun = receiver(), asyncio.Event()
+
+        async def dead() -> AsyncIterator[bytes]:
+            yield PIECE[:1000]
+            begun.set()
+            await asyncio.Event().wait()
+
+        earlier = Sender(dead())
+        first = asyncio.create_task(earlier.to(shared))
+        await begun.wait()
+        assert await Sender(in_chunks(PIECE)).to(shared) == 200
+        assert await first == 409
+        assert earlier.body["error"]["code"] == "superseded"
+
+    asyncio.run(story())
+    assert len(leftovers(store)) == 1
+    (arrived,) = store.arrived(upload)
+    assert arrived.is_the(PART)
+
+
+def test_a_server_that_stops_leaves_nothing(store, upload):
+    async def story() -> None:
+        begun = asyncio.Event()
+
+        async def endless() -> AsyncIterator[bytes]:
+            yield PIECE[:1000]
+            begun.set()
+            await asyncio.Event().wait()
+
+        request = asyncio.create_task(Sender(endless()).to(receiver()))
+        await begun.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+
+    asyncio.run(story())
+    assert leftovers(store) == []
+
+
+def test_a_part_of_an_upload_that_has_ended_is_a_conflict(store, upload):
+    store.discard(upload)
+    sender = Sender(in_chunks(PIECE))
+    assert asyncio.run(sender.to(receiver())) == 409
+    assert sender.body["error"]["code"] == "upload_ended"
+
+
+def test_a_full_disk_is_named(store, upload, monkeypatch):
+    def full(_self: IncomingPart, _chunk: bytes) -> None:
+        raise StoreFull("no room is left; free some disk space and try again")
+
+    monkeypatch.setattr(IncomingPart, "write", full)
+    sender = Sender(in_chunks(PIECE))
+    assert asyncio.run(sender.to(receiver())) == 507
+    assert sender.body["error"]["code"] == "store_full"
+    assert leftovers(store) == []
