@@ -16,6 +16,7 @@ from dataplane.contracts.verdict import CHECKS, Check, CheckState, Progress, Ref
 from dataplane.inspect import children, names
 from dataplane.inspect.children import Ended
 from dataplane.inspect.inspection import inspect
+from dataplane.inspect.refusals import printable
 
 _TRIAL_CPU_S = 2
 _TRIAL_BYTES_PER_S = 4_000_000
@@ -148,4 +149,4 @@ def _outcome(attempt: Callable[[], None]) -> bytes:
         raise
     except BaseException as error:  # noqa: BLE001 - a panic of the library is no Exception, and may quote its input
         reason = f"the library fails on it ({type(error).__name__})"
-    return msgspec.json.encode(reason)
+    return msgspec.json.encode(printable(reason))

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataplane.contracts.verdict import Refusal
 
 MAX_REFUSALS = 50
+_MAX_REASON_CHARS = 500
 
 
 class Refused(Exception):
@@ -30,7 +31,7 @@ class Refusals:
 
     def add(self, file: str, reason: str, mend: str) -> None:
         """Note one thing that is wrong with ``file``, "" for the folder as a whole."""
-        self._last = Refusal(file=file, reason=reason, mend=mend)
+        self._last = Refusal(file=file, reason=printable(reason), mend=mend)
         self._count += 1
         if len(self._found) < MAX_REFUSALS:
             self._found.append(self._last)
@@ -60,6 +61,12 @@ class Refusals:
     def all(self) -> tuple[Refusal, ...]:
         """Return the list."""
         return tuple(self._found)
+
+
+def printable(sentence: str) -> str:
+    """Return a sentence that may quote a stranger for a log, a database and a page: one bounded line of text."""
+    cut = sentence if len(sentence) <= _MAX_REASON_CHARS else sentence[: _MAX_REASON_CHARS - 3] + "..."
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in cut)
 
 
 def shown(text: str) -> str:

@@ -3,6 +3,7 @@
 A field is judged by a predicate on its value, so a table reads like the library's own definition with bounds added.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ _MAX_PATTERN_CHARS = 2048
 _MAX_INSERTED_CHARS = 64
 _MAX_PARTS = 16
 _MAX_DEPTH = 3
+_MAX_GROWTH = 64
 
 
 class TokenizerRefused(ValueError):
@@ -183,3 +185,32 @@ def check_component(value: Json, table: Table, where: str, depth: int = 0) -> No
                 refuse(f"the {where} is a sequence that is too long or too deep")
             for part in content:
                 check_component(part, table, where, depth + 1)
+
+
+def check_growth(value: Json, where: str) -> None:
+    """Check that a component that :func:`check_component` has passed makes a text at most :data:`_MAX_GROWTH` longer.
+
+    Each step of a sequence multiplies: sixteen that double make a text of one letter longer than any memory.
+
+    Raises:
+        TokenizerRefused: it may grow more; ``where`` names the place in the file.
+    """
+    growth = _growth(value)
+    if growth > _MAX_GROWTH:
+        refuse(f"the {where} may make a text {growth} times as long, the limit is {_MAX_GROWTH}")
+
+
+def _growth(value: Json) -> int:
+    if value["type"] == "Sequence":
+        parts = next(content for content in value.values() if type(content) is list)
+        return math.prod(map(_growth, parts))
+    if value["type"] == "Replace":
+        kind, pattern = next(iter(value["pattern"].items()))
+        inserted = len(value["content"])
+        # An expression may match nothing, before each character.
+        return inserted + 1 if kind == "Regex" else max(1, math.ceil(inserted / len(pattern)))
+    return _BYTES_PER_CHARACTER if value["type"] == "ByteLevel" else 1
+
+
+_BYTES_PER_CHARACTER = 4
+"""Of UTF-8; the byte-level components write a character for each."""

@@ -16,6 +16,7 @@ from dataplane.text.tokenizer_components import (
     Json,
     TokenizerRefused,
     check_component,
+    check_growth,
     is_bool,
     is_text,
     one_of,
@@ -64,6 +65,8 @@ def read_vocabulary(raw: bytes) -> Vocabulary:
     for field, table in COMPONENTS.items():
         if file.get(field) is not None:
             check_component(file[field], table, field)
+            if field != "post_processor":  # it adds tokens, and no text
+                check_growth(file[field], field)
     vocab, unknown_token = _bpe(file.get("model"))
     special = _added_tokens(file.get("added_tokens", []), vocab)
     tokens = {number: text for text, number in vocab.items()}

@@ -4,10 +4,10 @@ Called in a child of its own, inside the sandbox: either may end its process, an
 theirs costs is seen by running it.
 """
 
-import json
 from pathlib import Path
 
 from dataplane.contracts.errors import Code
+from dataplane.text.template import TemplateFailed
 from dataplane.text.tokenizer import ModelTokenizer, TextFailed, load_template
 
 _TEMPLATE_CPU_S = 0.5
@@ -61,7 +61,13 @@ def try_template(model_dir: Path) -> None:
     if template is None:
         return
     for messages in _CONVERSATIONS:
-        prompt = template.render(messages)
+        try:
+            prompt = template.render(messages)
+        except TemplateFailed as error:
+            raise TextFailed(Code.TEMPLATE_FAILED, str(error)) from error
         if not 0 < len(prompt) <= _MAX_PROMPT_CHARS:
-            what = json.dumps(messages)[:60]
-            raise TextFailed(Code.TEMPLATE_FAILED, f"it renders {len(prompt)} characters for the messages {what}...")
+            raise TextFailed(
+                Code.TEMPLATE_FAILED, f"it renders {len(messages)} short messages to {len(prompt)} characters"
+            )
+        if any("\ud800" <= character <= "\udfff" for character in prompt):
+            raise TextFailed(Code.TEMPLATE_FAILED, "its prompt has half a character, so it cannot be encoded")

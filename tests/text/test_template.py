@@ -4,6 +4,7 @@ import jinja2
 import pytest
 
 from dataplane.text.template import ChatTemplate, TemplateFailed, check_syntax
+from tests.hostile.templates import BOMBS, BROKEN, ESCAPES
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -39,40 +40,6 @@ def test_a_good_template_renders_what_transformers_renders(source: str) -> None:
         conversations=[MESSAGES], chat_template=source, add_generation_prompt=True, **TOKENS
     )
     assert ChatTemplate(source, TOKENS).render(MESSAGES) == theirs[0]
-
-
-BOMBS = {
-    "long text": "{{ 'a' * 10**9 }}",
-    "long text of a variable": "{% set n = 1000000000 %}{{ 'a' * n }}",
-    "nested ranges": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "endless output": "{% for a in range(99999) %}{% for b in range(99999) %}xxxxxxxxxxxxxxxx{% endfor %}{% endfor %}",
-    "power": "{{ 9 ** 9 ** 9 ** 9 }}",
-    "large integers": "{% set ns = namespace(n=999) %}{% for i in range(99) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
-    "range": "{{ range(10**12) | list }}",
-    "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "nesting": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
-    "list": "{{ [0] * 10**9 }}",
-}
-ESCAPES = {
-    "class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "attribute filter": "{{ (messages | attr('__class__')).__base__ }}",
-    "format": "{{ '{0.__class__.__init__.__globals__}'.format(messages) }}",
-    "globals of a function": "{{ raise_exception.__globals__ }}",
-    "environment": "{{ self._TemplateReference__context.environment.loader }}",
-    "change of the messages": "{{ messages.append(1) }}",
-    "change of a message": "{{ messages[0].update({'role': 'x'}) }}",
-    "import": "{% import 'os' as os %}",
-    "include": "{% include '/etc/passwd' %}",
-    "cycler": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-}
-BROKEN = {
-    "syntax": "{% for %}",
-    "unknown filter": "{{ messages | evil }}",
-    "own refusal": "{{ raise_exception('only two turns') }}",
-    "index": "{{ messages[99].content.strip() }}",
-    "type": "{{ 1 + messages[0].content }}",
-    "too long": "x" * (256 * 1024 + 1),
-}
 
 
 @pytest.mark.parametrize("source", (BOMBS | BROKEN).values(), ids=BOMBS | BROKEN)

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from dataplane.text.detokenize import ByteLevel, Pieces
 from dataplane.text.tokenizer_components import TokenizerRefused
 from dataplane.text.tokenizer_schema import read_vocabulary
+from tests.hostile.tokenizers import CONTRADICTIONS, FLAGS, NOT_LISTED
 from tests.text import tokenizer_files
 
 
@@ -41,97 +42,11 @@ def test_added_tokens_take_the_ids_that_the_library_gives_them(byte_level_json: 
     assert Tokenizer.from_str(json.dumps(content)).token_to_id("<tool>") == 320
 
 
-def sequence(kind: str, parts: list[Any]) -> dict[str, Any]:
-    return {"type": "Sequence", kind: parts}
-
-
-def nested(depth: int) -> dict[str, Any]:
-    return sequence("normalizers", [nested(depth - 1)] if depth else [])
-
-
-def split(pattern: dict[str, str]) -> dict[str, Any]:
-    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-
-
-def processing(single: list[Any], tokens: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "TemplateProcessing", "single": single, "pair": [PROMPT, ANSWER], "special_tokens": tokens}
-
-
-PROMPT = {"Sequence": {"id": "A", "type_id": 0}}
-ANSWER = {"Sequence": {"id": "B", "type_id": 1}}
-BEGIN = {"SpecialToken": {"id": "<s>", "type_id": 0}}
-ELSEWHERE = {"<s>": {"id": "<s>", "ids": [4_000_000_000], "tokens": ["<s>"]}}
-FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-PADDING = {
-    "strategy": {"Fixed": 400_000_000}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
-    "pad_token": "<unk>",
-}  # fmt: skip
-STRIP_END = {"type": "Strip", "content": " ", "start": 0, "stop": 1}
-
-HOSTILE: dict[str, dict[str, Any]] = {
-    "padding that aborts the process": {"padding": PADDING},
-    "truncation": {"truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}},
-    "unknown field": {"auto_map": {}},
-    "unknown version": {"version": "2.0"},
-    "another model": {"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a"}},
-    "no model": {"model": None},
-    "model of a list": {"model": []},
-    "no decoder": {"decoder": None},
-    "decoder that cannot be streamed": {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}},
-    "decoders in another order": {"decoder": sequence("decoders", [{"type": "Fuse"}, {"type": "ByteFallback"}])},
-    "strip at the end": {"decoder": sequence("decoders", [{"type": "Fuse"}, STRIP_END])},
-    "text inserted without end": {"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 65}},
-    "unknown normalizer": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
-    "normalizer that lacks a field": {"normalizer": {"type": "Replace", "pattern": {"String": "a"}}},
-    "normalizer of a number": {"normalizer": 7},
-    "unhashable type": {"normalizer": {"type": ["NFC"]}},
-    "deep sequence": {"normalizer": nested(5)},
-    "long sequence": {"pre_tokenizer": sequence("pretokenizers", [{"type": "Whitespace"}] * 17)},
-    "long pattern": {"pre_tokenizer": split({"Regex": "(" * 5000})},
-    "pattern of two kinds": {"pre_tokenizer": split({"Regex": "a", "String": "a"})},
-    "prompt twice": {"post_processor": processing([PROMPT, PROMPT], {})},
-    "inserted name without a token": {"post_processor": processing([BEGIN, PROMPT], {})},
-    "id of another token": {"post_processor": processing([BEGIN, PROMPT], ELSEWHERE)},
-    "the same inside a sequence": {
-        "post_processor": sequence("processors", [sequence("processors", [processing([BEGIN, PROMPT], ELSEWHERE)])])
-    },
-    "added token under a wrong id": {"added_tokens": [{"id": 7, "content": "<s>", **FLAGS}]},
-    "added token twice": {"added_tokens": [{"id": 1, "content": "<s>", **FLAGS}] * 2},
-    "added token of a gap": {"added_tokens": [{"id": 10**6, "content": "<new>", **FLAGS}]},
-    "added token without flags": {"added_tokens": [{"id": 1, "content": "<s>"}]},
-    "added tokens of an object": {"added_tokens": {}},
-}
-
-
-@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("change", NOT_LISTED.values(), ids=NOT_LISTED)
 def test_what_is_not_on_the_list_is_refused_with_a_mend(change: dict[str, Any]) -> None:
     with pytest.raises(TokenizerRefused) as caught:
         read_vocabulary(dump(tokenizer_files.llama_2_json() | change))
     assert caught.value.mend
-
-
-CONTRADICTIONS: list[tuple[str, object]] = [
-    ("vocab", {"a": 0, "b": 0}),
-    ("vocab", {"a": -1}),
-    ("vocab", {"a": 2**32}),
-    ("vocab", {"a": True}),
-    ("vocab", {}),
-    ("vocab", {"": 0}),
-    ("vocab", []),
-    ("merges", [["a", "zzz"]]),
-    ("merges", ["a"]),
-    ("merges", ["a b c"]),
-    ("merges", [["a", "b"]]),
-    ("merges", [[1, 2]]),
-    ("merges", {"a": "b"}),
-    ("dropout", 0.5),
-    ("dropout", False),
-    ("unk_token", "?"),
-    ("continuing_subword_prefix", "##"),
-    ("end_of_word_suffix", "</w>"),
-    ("byte_fallback", 1),
-    ("cache_capacity", 0),
-]
 
 
 @pytest.mark.parametrize(("field", "value"), CONTRADICTIONS)
