@@ -2,8 +2,10 @@
 
 It needs PAGODA_HOME, REDIS_URL, PAGODA_CONTROL_URL, PAGODA_INTERNAL_SECRET, PAGODA_CACHE_SALT_SECRET (hexadecimal) and
 PAGODA_FLEET_PORT. It may be told PAGODA_RUN_DIR (for sockets; ``run`` in its home), PAGODA_WARM_IDLE_FLOOR (processes,
-1), PAGODA_MAX_PROCESSES (16), PAGODA_DRAIN_S (30) and PAGODA_HANG_S (8). OMP_NUM_THREADS is handed on to the workers.
-SIGTERM drains every replica, then it ends.
+1), PAGODA_MAX_PROCESSES (16), PAGODA_ASLEEP_MEMORY_MB (for sleeping replicas; a quarter of the memory), PAGODA_DRAIN_S
+(30) and PAGODA_HANG_S (8). PAGODA_STORE_URL is where versions come from, ``file:///folder`` (``store`` in its home) or
+``s3://bucket/prefix`` with PAGODA_S3_ENDPOINT and AWS_ACCESS_KEY_ID and its like, which workers never see.
+OMP_NUM_THREADS is handed on to them. SIGTERM drains every replica, then it ends.
 """
 
 import asyncio

@@ -163,9 +163,8 @@ class Fleet:
         plan = self._plan = placement.plan(catalog, seen, self._settings.policy, now_s)
         for action in plan.actions:
             self._carry_out(action, catalog)
-        is_warm = any(replica.state is ReplicaState.WARM_IDLE for replica in seen.replicas)
         missing = [vacancy.assignment for vacancy in plan.vacancies]
-        self._starts.missing(missing, Tier.WARM if is_warm else Tier.DISK, now_s)
+        self._starts.missing(missing, Tier.WARM if self._has_spare else Tier.DISK, now_s)
         self._tell_trials()
         self._send_shares(catalog)
         self._publish()
@@ -302,7 +301,7 @@ class Fleet:
         )
         if assignment is not None and trials.is_trial(assignment.deployment_id):
             self.trials.waits(assignment.deployment_id, replica.cause)
-        if replica.state is ReplicaState.READY and old is ReplicaState.WARMING:
+        if replica.state is ReplicaState.READY:
             self._take_ready(replica)
         if replica.state is ReplicaState.STOPPED:
             self._bury(replica, old)
@@ -319,7 +318,7 @@ class Fleet:
         self._memory.used(assignment.deployment_id, now_s)  # its idle time begins here
         if need is None:
             return
-        tier = need.tier
+        replica.need, tier = None, need.tier
         if tier is not Tier.ASLEEP:
             self.metrics.attach_seconds.observe(replica.loaded_in_ms / 1000)
             converted = replica.status is not None and replica.status.converted
@@ -348,9 +347,14 @@ class Fleet:
 
     # --- telling
 
+    @property
+    def _has_spare(self) -> bool:
+        """Whether a process without weights waits to be given some."""
+        return any(r.state is ReplicaState.WARM_IDLE and r.assignment is None for r in self._replicas.values())
+
     def _publish(self) -> None:
         rows = [self._rows.of(replica) for replica in self._replicas.values()]
-        self.table.publish([*rows, *self._rows.without_process(self._plan), *self._ended])
+        self.table.publish([*rows, *self._rows.without_process(self._plan, spare=self._has_spare), *self._ended])
 
     # --- ending
 

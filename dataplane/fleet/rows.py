@@ -83,28 +83,32 @@ class Rows:
         passed_ms = round((replica.entered_at_s - replica.need.since_s) * 1000)
         return max(0, start_ms - passed_ms)
 
-    def without_process(self, plan: Plan) -> list[ReplicaReport]:
-        """Return rows of what is missing or rests; each keeps its id and its moment as long as it does so."""
+    def without_process(self, plan: Plan, *, spare: bool) -> list[ReplicaReport]:
+        """Return rows of what is missing or rests; each keeps its id and its moment as long as it does so.
+
+        ``spare``: a process without weights is there; where none is, what rests warm starts as from disk.
+        """
         before, self._known = self._known, {}
         seen: Counter[Assignment] = Counter()
         cold: list[Vacancy | Resting] = [*plan.vacancies, *plan.resting]
         for what in cold:
             key = (what.assignment, seen[what.assignment])
             seen[what.assignment] += 1
-            row = self._cold(what, before.get(key))
+            row = self._cold(what, before.get(key), spare=spare)
             old = before.get(key)
             if not row.idle and (old is None or old.cause != row.cause):
                 _log.info("fleet.vacancy", deployment_id=row.deployment_id, cause=row.cause)
             self._known[key] = row
         return list(self._known.values())
 
-    def _cold(self, what: Vacancy | Resting, old: ReplicaReport | None) -> ReplicaReport:
+    def _cold(self, what: Vacancy | Resting, old: ReplicaReport | None, *, spare: bool) -> ReplicaReport:
         assignment = what.assignment
         if isinstance(what, Vacancy):
             need = self._starts.of(assignment)
             tier, cause, idle = need.tier if need else None, what.cause, False
         else:
-            tier = what.tier if self._is_here(assignment.version_digest) else Tier.STORE
+            tier = Tier.DISK if what.tier is Tier.WARM and not spare else what.tier
+            tier = tier if self._is_here(assignment.version_digest) else Tier.STORE
             cause, idle = f"idle: {_WHERE[tier]}, a call starts it", True
         if old is not None and old.idle is not idle:
             old = None

@@ -103,10 +103,13 @@ class TierMemory:
                 async with asyncio.timeout(_SAVE_EVERY_S):
                     await until.wait()
             except TimeoutError:
-                pass
-            if self._dirty:
-                self._dirty = False
-                await asyncio.to_thread(self._write, self._snapshot())
+                await self._save()
+        await self._save()
+
+    async def _save(self) -> None:
+        if self._dirty:
+            self._dirty = False
+            await asyncio.to_thread(self._write, self._snapshot())
 
     def _snapshot(self) -> bytes:
         now_s, now_ms = time.monotonic(), _now_ms()

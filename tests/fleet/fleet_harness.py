@@ -1,6 +1,7 @@
 """Starts a fleet as a process of its own, feeds it catalogs, and reads its table as a gateway does."""
 
 import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -24,13 +25,14 @@ from dataplane.contracts.catalog import (
     Catalog,
     DeploymentEntry,
     EngineSettings,
+    IdlePolicy,
     Limits,
     Share,
     TenantEntry,
     VersionEntry,
     VersionFile,
 )
-from dataplane.contracts.replica import ReplicaReport, ReplicaState, ReplicaTable
+from dataplane.contracts.replica import Demand, ReplicaReport, ReplicaState, ReplicaTable
 from dataplane.contracts.verdict import version_digest
 
 ON_FAKES = (sys.executable, str(Path(__file__).with_name("fleet_on_fakes.py")))
@@ -85,6 +87,7 @@ def deployment(
     active: bool = True,
     grants: dict[str, Share] | None = None,
     engine: EngineSettings | None = None,
+    idle: IdlePolicy | None = None,
 ) -> DeploymentEntry:
     return DeploymentEntry(
         id=f"dep-{name}",
@@ -95,7 +98,8 @@ def deployment(
         grants={owner: Share()} if grants is None else grants,
         engine=engine or EngineSettings(),
         min_replicas=count,
-        max_replicas=count,
+        max_replicas=max(1, count),
+        idle=idle or IdlePolicy(),
     )
 
 
@@ -127,6 +131,7 @@ class FleetProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self.log = home.path / "fleet.log"
         self._known = contract.empty()
+        self._demands = itertools.count(1)
 
     def __enter__(self) -> Self:
         self.redis.delete(contract.REDIS_KEY)
@@ -199,6 +204,11 @@ class FleetProcess:
         assert answer.status_code == 200, answer.text
         return msgspec.json.decode(answer.content, type=ReplicaTable)
 
+    def call(self, gateway_id: str = "gateway", **waiting: int) -> None:
+        """Say, as a gateway does, how many callers wait for which deployment, by its name."""
+        demand = Demand(gateway_id, next(self._demands), {f"dep-{name}": count for name, count in waiting.items()})
+        assert self.http.post("/demand", content=msgspec.json.encode(demand)).status_code == 204
+
     def wait(self, condition: Callable[[ReplicaTable], bool], timeout_s: float = 15.0) -> ReplicaTable:
         """Follow the table by long polls until ``condition`` holds."""
         deadline = time.monotonic() + timeout_s
@@ -212,6 +222,16 @@ class FleetProcess:
         """Wait until exactly ``count`` replicas with these fields are READY, and return their rows."""
         table = self.wait(lambda table: len(ready(table, **fields)) == count)
         return ready(table, **fields)
+
+    def wait_called(self, name: str, timeout_s: float = 60.0) -> ReplicaReport:
+        """Have a caller wait for a deployment, its gateway say so again and again, and return the row that is READY."""
+
+        def is_ready(table: ReplicaTable) -> bool:
+            self.call(**{name: 1})
+            return ready(table, deployment_id=f"dep-{name}") != []
+
+        table = self.wait(is_ready, timeout_s)
+        return ready(table, deployment_id=f"dep-{name}")[0]
 
     def wait_idle(self, count: int = 1) -> list[ReplicaReport]:
         return rows(

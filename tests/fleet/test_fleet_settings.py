@@ -1,6 +1,7 @@
 import pytest
 
-from dataplane.fleet.settings import SettingsError, read
+from dataplane.fleet import resources
+from dataplane.fleet.settings import BucketAddress, SettingsError, read
 
 GOOD = {
     "PAGODA_HOME": "/tmp/pgd",
@@ -23,6 +24,22 @@ def test_a_deep_home_keeps_its_sockets_in_a_shorter_folder() -> None:
     assert read(GOOD).run_dir == read(GOOD).home / "run"
 
 
+def test_the_store_is_a_folder_of_the_home_another_folder_or_a_bucket_whose_copies_are_kept_in_the_home() -> None:
+    home = read(GOOD).home
+    assert (read(GOOD).blobs_dir, read(GOOD).bucket) == (home / "store", None)
+    elsewhere = read(GOOD | {"PAGODA_STORE_URL": "file:///srv/my%20store"})
+    assert (str(elsewhere.blobs_dir), elsewhere.bucket) == ("/srv/my store", None)
+    far = read(GOOD | {"PAGODA_STORE_URL": "s3://models/a/b/", "PAGODA_S3_ENDPOINT": "http://127.0.0.1:9000"})
+    assert (far.blobs_dir, far.bucket) == (home / "blobs", BucketAddress("models", "a/b", "http://127.0.0.1:9000"))
+    assert read(GOOD | {"PAGODA_STORE_URL": "s3://models"}).bucket == BucketAddress("models", "", None)
+
+
+def test_sleepers_may_hold_what_was_said_or_a_quarter_of_the_memory() -> None:
+    assert read(GOOD | {"PAGODA_ASLEEP_MEMORY_MB": "7"}).policy.asleep_budget_bytes == 7 * 2**20
+    share = read(GOOD).policy.asleep_budget_bytes / resources.memory_bytes()
+    assert 0.24 < share <= 0.25
+
+
 @pytest.mark.parametrize("name", sorted(GOOD))
 @pytest.mark.parametrize("value", [None, "", "  "])
 def test_a_missing_variable_is_named(name: str, value: str | None) -> None:
@@ -42,6 +59,10 @@ def test_a_missing_variable_is_named(name: str, value: str | None) -> None:
         ("PAGODA_WARM_IDLE_FLOOR", "-1"),
         ("PAGODA_WARM_IDLE_FLOOR", "1.5"),
         ("PAGODA_MAX_PROCESSES", "0"),
+        ("PAGODA_ASLEEP_MEMORY_MB", "-1"),
+        ("PAGODA_STORE_URL", "s3://"),
+        ("PAGODA_STORE_URL", "file://"),
+        ("PAGODA_STORE_URL", "https://store/"),
         ("PAGODA_DRAIN_S", "nan"),
         ("PAGODA_HANG_S", "0"),
         ("PAGODA_HOME", "/tmp/" + "x" * 80),
