@@ -118,8 +118,7 @@ def delete_version(*, actor: Actor, version_id: str) -> ModelVersion:
 
 def dependents(version: ModelVersion) -> list[str]:
     """Return what keeps a version from being deleted, in words."""
-    aliases = version.aliases.order_by("name").values_list("name", flat=True)
-    return holders(version) + [f"the alias {name}" for name in aliases]
+    return holders(version) + [f"the alias {alias}" for alias in version.aliases.all()]
 
 
 def set_alias(*, actor: Actor, model_id: str, name: str, version_id: str) -> ModelAlias:
