@@ -30,6 +30,12 @@ async def until_waiting(g: Harness, count: int) -> None:
             await asyncio.sleep(0.005)
 
 
+async def until_answered(calls: list[asyncio.Future[httpx.Response]], count: int) -> None:
+    async with asyncio.timeout(30):
+        while sum(call.done() for call in calls) < count:
+            await asyncio.sleep(0.01)
+
+
 @asynccontextmanager
 async def waking(g: Harness, script=None, **shown: object):
     """A replica that the table shows as READY once it listens."""
@@ -99,11 +105,9 @@ async def test_300_callers_of_a_sleeping_model_cause_one_load_and_each_is_served
             return asyncio.ensure_future(g.post_alone(BODY | {"model": model}, key.text))
 
         flood = [call("evil") for _ in range(270)]
-        await until_waiting(g, 256)
+        await until_answered(flood, 14)
         others = [call("acme") for _ in range(30)]
-        async with asyncio.timeout(30):
-            while sum(task.done() for task in flood) < 44:
-                await asyncio.sleep(0.01)
+        await until_answered(flood, 44)
         assert g.gateway.room.waiting_count == 256
         async with waking(g, counted, deployment_id="dep_shared") as replica:
             answers = await asyncio.gather(*flood)
@@ -158,24 +162,29 @@ async def test_who_waits_when_its_model_is_there_but_busy_is_told_of_the_rush_an
     world: World, home
 ) -> None:
     async with gateway(world, home, NO_REDIS, replicas=0) as g:
-        calls = [asyncio.ensure_future(g.post(headers={WAIT: "1"})) for _ in range(FIRST + 1)]
+        calls = [asyncio.ensure_future(g.post()) for _ in range(FIRST + 1)]
         await until_waiting(g, FIRST + 1)
         gate = Gate()
         async with waking(g, gate):
-            done, running = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-            [answer] = [call.result() for call in done]
+            assert g.gateway.room.waiting_count == 1
+            answer = await g.post(headers={WAIT: "0.1"})
             assert (answer.status_code, error_of(answer.content)["code"]) == (503, "overloaded")
             gate.opened.set()
-            assert {call.status_code for call in await asyncio.gather(*running)} == {200}
+            assert {answer.status_code for answer in await asyncio.gather(*calls)} == {200}
 
 
 async def test_the_queue_is_bounded_and_the_rest_are_told_at_once(world: World, home) -> None:
     async with gateway(world, home, NO_REDIS, replicas=0, max_cold_requests=5) as g:
-        answers = await asyncio.gather(*(g.post(headers={WAIT: "1"}) for _ in range(20)))
-        codes = [error_of(answer.content)["code"] for answer in answers]
-        assert sorted(codes) == ["model_cold"] * 5 + ["overloaded"] * 15
+        calls = [asyncio.ensure_future(g.post()) for _ in range(20)]
+        await until_answered(calls, 15)
+        answers = [call.result() for call in calls if call.done()]
+        assert {error_of(answer.content)["code"] for answer in answers} == {"overloaded"}
         assert all("retry-after" in answer.headers for answer in answers)
-        assert len(await g.records(20)) == 20
+        assert g.gateway.room.waiting_count == 5
+        for call in calls:
+            call.cancel()
+        records = await g.records(20)
+        assert Counter(record.outcome for record in records) == {Outcome.REFUSED: 15, Outcome.ABORTED: 5}
 
 
 async def test_a_tenant_waits_for_many_models_only_within_its_own_bound(world: World, home) -> None:
@@ -247,39 +256,46 @@ async def test_a_fleet_that_was_away_hears_of_who_waits_when_it_is_back(world: W
             assert (await call).status_code == 200
 
 
-@pytest.mark.parametrize("heard", [{}, BEAT], ids=["unasked", "asked"])
-async def test_a_stream_that_waits_hears_nothing_unless_it_asks_and_is_then_served(world: World, home, heard) -> None:
-    async with gateway(world, home, NO_REDIS, replicas=0, heartbeat_s=0.05) as g:
-        body = json.dumps(BODY | {"stream": True}).encode()
-        request = g.client.build_request("POST", "/v1/chat/completions", content=body, headers=g.headers() | heard)
-        sending = asyncio.ensure_future(g.client.send(request, stream=True))
+def sending(g: Harness, headers: dict[str, str]) -> asyncio.Future[httpx.Response]:
+    """Send a request for a stream; done with the head of the answer."""
+    body = json.dumps(BODY | {"stream": True}).encode()
+    request = g.client.build_request("POST", "/v1/chat/completions", content=body, headers=g.headers() | headers)
+    return asyncio.ensure_future(g.client.send(request, stream=True))
+
+
+async def test_a_stream_that_waits_hears_nothing_unasked(world: World, home) -> None:
+    async with gateway(world, home, NO_REDIS, replicas=0, heartbeat_s=0.02) as g:
+        call = sending(g, {})
         await until_waiting(g, 1)
-        text = ""
-        if heard:
-            pieces = (await sending).aiter_text()
-            text = await anext(pieces)
-        else:
-            await asyncio.sleep(0.2)
-            assert not sending.done()
-        # The first replica is lost: what was heard so far is no part of an answer, so another may give it.
+        await asyncio.sleep(0.2)
+        assert not call.done()
+        async with waking(g):
+            assert events((await (await call).aread()).decode())[-1] == "[DONE]"
+
+
+async def test_a_stream_that_asks_hears_that_it_waits_and_is_then_served_even_where_a_replica_is_lost(
+    world: World, home
+) -> None:
+    async with gateway(world, home, NO_REDIS, replicas=0, heartbeat_s=0.02) as g:
+        pieces = (await sending(g, BEAT)).aiter_text()
+        text = await anext(pieces)
+        assert text.startswith(": waiting\n\n")
         async with waking(g, dies) as lost:
             await lost.until_called(1)
         async with waking(g):
-            if not heard:
-                pieces = (await sending).aiter_text()
             text += "".join([piece async for piece in pieces])
-        assert (await sending).status_code == 200
-        comments = [event for event in text.split("\n\n") if event == ": waiting"]
-        assert bool(comments) == bool(heard)
         said = events(text.replace(": waiting\n\n", ""))
-        assert (len(said), said[-1]) == (4, "[DONE]")
+        assert (len(said), said[-1]) == (4, "[DONE]"), (
+            "what was heard is no part of an answer, so another could give it"
+        )
 
 
 async def test_the_end_of_a_wait_that_was_heard_is_an_error_event(world: World, home) -> None:
-    async with gateway(world, home, NO_REDIS, replicas=0, heartbeat_s=0.05) as g:
-        response = await g.post(BODY | {"stream": True}, headers=BEAT | {WAIT: "0.3"})
+    async with gateway(world, home, NO_REDIS, replicas=0, heartbeat_s=0.01) as g:
+        response = await sending(g, BEAT | {WAIT: "0.5"})
+        text = (await response.aread()).decode()
         assert response.status_code == 200
-        *comments, event = response.text.removesuffix("\n\n").split("\n\n")
+        *comments, event = text.removesuffix("\n\n").split("\n\n")
         assert set(comments) == {": waiting"}
         assert error_of(event.removeprefix("data: "))["code"] == "model_cold"
         [record] = await g.records(1)
@@ -287,15 +303,11 @@ async def test_the_end_of_a_wait_that_was_heard_is_an_error_event(world: World, 
 
 
 async def test_a_refusal_by_the_replica_after_a_wait_that_was_heard_is_an_error_event(world: World, home) -> None:
-    async with gateway(world, home, NO_REDIS, replicas=0, heartbeat_s=0.05) as g:
-        call = asyncio.ensure_future(g.post(BODY | {"stream": True}, headers=BEAT))
-        async with asyncio.timeout(30):
-            while not g.gateway.room.waiting_count:
-                await asyncio.sleep(0.005)
-        await asyncio.sleep(0.1)
+    async with gateway(world, home, NO_REDIS, replicas=0, heartbeat_s=0.02) as g:
+        response = await sending(g, BEAT)
         async with waking(g, refuses(400, "context_length_exceeded")):
-            response = await call
-        event = response.text.removesuffix("\n\n").split("\n\n")[-1]
+            text = (await response.aread()).decode()
+        event = text.removesuffix("\n\n").split("\n\n")[-1]
         assert error_of(event.removeprefix("data: "))["code"] == "context_length_exceeded"
 
 

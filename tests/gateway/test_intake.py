@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -50,6 +51,17 @@ def test_any_other_object_is_taken_with_its_bytes_untouched(rest: dict, ascii_on
     body = json.dumps(rest | {"model": "chat", "stream": True}, ensure_ascii=ascii_only).encode()
     taken = parse(body)
     assert (taken.body, taken.model, taken.stream) == (body, "chat", True)
+
+
+def test_nothing_is_made_of_the_values_that_are_not_read() -> None:
+    body = b'{"model":"chat","messages":[' + b"[]," * 300_000 + b"[]]}"
+    tracemalloc.start()
+    try:
+        assert parse(body).model == "chat"
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 2 * len(body)
 
 
 @given(st.sampled_from(["max_tokens", "max_completion_tokens"]), json_values)
