@@ -67,6 +67,18 @@ def handlers_exist(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
     return errors
 
 
+@register("registry")
+def version_holders_exist(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Refuse a question that cannot be imported: a version would end while something serves it."""
+    errors: list[CheckMessage] = []
+    for path in settings.VERSION_HOLDERS:
+        try:
+            import_string(path)
+        except ImportError as error:
+            errors.append(Error(f"{path} cannot be imported: {error}", hint="Mend VERSION_HOLDERS."))
+    return errors
+
+
 def refuse_misconfiguration() -> None:
     """End the process with the reason and the mend where a check fails: servers run no checks by themselves."""
     faults = [message for message in run_checks() if message.is_serious() and not message.is_silenced()]

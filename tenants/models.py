@@ -287,6 +287,7 @@ class AuditEvent(models.Model):
 
     class Meta:
         ordering = ["-sequence"]
+        indexes = [models.Index(name="audit_by_target", fields=["target_id", "-sequence"])]
         constraints = [
             models.UniqueConstraint(name="audit_sequence_once", fields=["tenant", "sequence"], nulls_distinct=False),
             models.CheckConstraint(name="audit_sequence_positive", condition=Q(sequence__gte=1)),

@@ -110,7 +110,7 @@ def test_the_last_told_costs_of_starts_are_shown_to_the_owner(personas):
     assert first.tiers == (asleep,)
     report(2, costs={deployment.id: (asleep,)})
     assert selectors.restart_costs(actor=alice, deployment_id=deployment.id) == first
-    report(3, costs={deployment.id: (asleep, disk)})
+    report(3, costs={deployment.id: (disk, asleep)})
     assert selectors.restart_costs(actor=alice, deployment_id=deployment.id).tiers == (asleep, disk)
 
 

@@ -105,6 +105,12 @@ def test_every_job_kind_has_a_handler(settings):
     ]
 
 
+def test_everybody_who_may_hold_a_version_can_be_asked(settings):
+    assert checks.version_holders_exist(None) == []
+    settings.VERSION_HOLDERS = ["nowhere.at.all"]
+    assert "nowhere.at.all cannot be imported" in checks.version_holders_exist(None)[0].msg
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [(NotFound("x"), 404), (Forbidden("x"), 403), (Conflict("x"), 409), (Invalid("x"), 422), (DomainError("x"), 500)],

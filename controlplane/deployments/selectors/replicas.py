@@ -8,9 +8,11 @@ import msgspec
 
 from controlplane.deployments.models import FleetNode, ReplicaRow, RestartCosts
 from controlplane.deployments.selectors.rows import own_deployment, replica_report
-from dataplane.contracts.replica import NodeReport, ReplicaReport, TierCost
+from dataplane.contracts.replica import NodeReport, ReplicaReport, Tier, TierCost
 from tenants.actor import Actor, reading_as, require
 from tenants.roles import Permission
+
+_WARMEST_FIRST = list(Tier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ def restart_costs(*, actor: Actor, deployment_id: str) -> Costs:
         row = RestartCosts.objects.filter(pk=deployment_id).first()
     if row is None:
         return Costs((), None)
-    return Costs(msgspec.convert(row.costs, tuple[TierCost, ...]), row.at)
+    tiers = msgspec.convert(row.costs, tuple[TierCost, ...])
+    return Costs(tuple(sorted(tiers, key=lambda cost: _WARMEST_FIRST.index(cost.tier))), row.at)
 
 
 def list_restart_costs(*, actor: Actor) -> dict[str, Costs]:
