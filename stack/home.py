@@ -16,7 +16,7 @@ _DEFAULT_PORTS = {"web": 8000, "gateway": 8001, "fleet": 8002, "postgres": 8003,
 
 BUNDLED_MODEL = "smollm2-135m-instruct"
 
-_OURS = ("PAGODA_", "DATABASE_", "REDIS_")
+_OURS = ("PAGODA_", "DATABASE_", "REDIS_", "AWS_")
 _PASSED_ON = (
     "PAGODA_DEBUG", "PAGODA_PUBLIC_HOSTS", "PAGODA_SIGNUP_OPEN", "PAGODA_SMTP_URL", "PAGODA_EMAIL_FROM",
     "PAGODA_WARM_IDLE_FLOOR", "PAGODA_MODEL_DIR", "PAGODA_FAILPOINTS",
@@ -165,6 +165,14 @@ class Home:
     def console_url(self) -> str:
         """The console, and the API under ``/api/v1``."""
         return f"http://127.0.0.1:{self.ports.web}"
+
+    def object_store(self) -> dict[str, str]:
+        """Return where files of models are kept, and the credentials: for the processes that keep or fetch them."""
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if name in ("PAGODA_STORE_URL", "PAGODA_S3_ENDPOINT") or name.startswith("AWS_")
+        }
 
     def environment(self, *secret_names: str, **values: str) -> dict[str, str]:
         """Return a process's environment: where things are, the secrets it is given by name, and ``values``.

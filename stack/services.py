@@ -88,11 +88,13 @@ def _product(home: Home, servers: Servers) -> list[Service]:
     ]  # fmt: skip
     control = home.environment(
         "PAGODA_SECRET_KEY", "PAGODA_KEY_PEPPERS", "PAGODA_INTERNAL_SECRET", "PAGODA_PLAYGROUND_SECRET",
-        DATABASE_URL=servers.database_url, REDIS_URL=servers.redis_url,
+        DATABASE_URL=servers.database_url, REDIS_URL=servers.redis_url, **home.object_store(),
     )  # fmt: skip
     owner = {**control, "DATABASE_OWNER_URL": servers.owner_url}
     gateway = home.environment("PAGODA_KEY_PEPPERS", "PAGODA_INTERNAL_SECRET", REDIS_URL=servers.redis_url)
-    fleet = home.environment("PAGODA_CACHE_SALT_SECRET", "PAGODA_INTERNAL_SECRET", REDIS_URL=servers.redis_url)
+    fleet = home.environment(
+        "PAGODA_CACHE_SALT_SECRET", "PAGODA_INTERNAL_SECRET", REDIS_URL=servers.redis_url, **home.object_store()
+    )
     embedded = tuple(service.name for service in servers.embedded)
     migrated = (*embedded, "database")
     return [

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from dataplane.worker.engine_client import engine_environment
+from stack import services
 from stack.home import Home
 from stack.redis import Redis
 from tests.ports import free_port
@@ -52,3 +53,16 @@ def test_an_engine_is_not_given_the_secret_of_internal_calls() -> None:
     assert "PAGODA_INTERNAL_SECRET" not in environment
     assert environment["PATH"] == "/bin"
     assert environment["OMP_NUM_THREADS"] == "1"
+
+
+def test_only_who_keeps_or_fetches_files_may_reach_the_object_store(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"AWS_SECRET_ACCESS_KEY": "s", "AWS_ACCESS_KEY_ID": "k", "PAGODA_STORE_URL": "s3://models/pagoda"}
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    plan = services._product(home, services.Servers("", "", "", []))
+    knowing = {service.name for service in plan if keys.items() <= service.environment.items()}
+    assert knowing == {"database", "bootstrap", "web", "publisher", "jobs", "beat", "fleet"}
+    (gateway,) = [service for service in plan if service.name == "gateway"]
+    assert not keys.keys() & gateway.environment.keys()
