@@ -41,7 +41,8 @@ def enter(limits: Limits) -> bool:
     _lower(resource.RLIMIT_FSIZE, limits.written_file_bytes)
     _lower(resource.RLIMIT_NOFILE, limits.open_files)
     if limits.cpu_s is not None:
-        _lower(resource.RLIMIT_CPU, limits.cpu_s)
+        # SIGXCPU first, by which a parent knows this end from others; SIGKILL where it is blocked.
+        _lower(resource.RLIMIT_CPU, limits.cpu_s, spare=1)
     return _filter_system_calls()
 
 
@@ -50,11 +51,11 @@ def die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _lower(kind: int, value: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    resource.setrlimit(kind, (value, value))
+def _lower(kind: int, value: int, *, spare: int = 0) -> None:
+    hard, before = value + spare, resource.getrlimit(kind)[1]
+    if before != resource.RLIM_INFINITY:
+        hard = min(hard, before)
+    resource.setrlimit(kind, (min(value, hard), hard))
 
 
 _PR_SET_PDEATHSIG = 1

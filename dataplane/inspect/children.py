@@ -6,7 +6,6 @@ result.
 """
 
 import os
-import resource
 import select
 import signal
 import sys
@@ -20,7 +19,8 @@ from dataplane import sandbox
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 _READ_BYTES = 1 << 16
 _NEWS, _RESULT = b"+", b"="
-_OUT_OF_MEMORY, _CRASHED = 71, 70
+_OUT_OF_MEMORY, _FAILED = 71, 70
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 Tell = Callable[[bytes], None]
 """Sends one line of news."""
@@ -29,12 +29,13 @@ Tell = Callable[[bytes], None]
 class Ended(NamedTuple):
     """How a child ended: with a ``result``, or, where that is None, by ``cause`` (a phrase whose subject is the work).
 
-    ``at_limit`` says that the cause is a limit, or an end that a library chose: the fault of what was read, not ours.
+    ``theirs`` says that it met a limit, or that a library crashed: the fault of what was read. Otherwise it is ours, or
+    the machine's.
     """
 
     result: bytes | None
     cause: str = ""
-    at_limit: bool = False
+    theirs: bool = False
 
 
 def run(
@@ -59,18 +60,16 @@ def run(
     try:
         result = _receive(incoming, time.monotonic() + deadline_s, on_news)
     except TimeoutError:
-        result = None
+        return Ended(None, f"takes more than {deadline_s:g} s", theirs=True)
     finally:
         os.close(incoming)
         os.kill(child, signal.SIGKILL)  # not waited for yet, so the number is still its own
-        _, status, usage = os.wait4(child, 0)
-    if result is not None:
-        return Ended(result)
-    return _judge(os.waitstatus_to_exitcode(status), usage, limits, deadline_s)
+        _, status = os.waitpid(child, 0)
+    return Ended(result) if result is not None else _death(os.waitstatus_to_exitcode(status), limits)
 
 
 def _work(work: Callable[[Tell], bytes], limits: sandbox.Limits, outgoing: int, parent: int, quiet: bool) -> NoReturn:
-    code = _CRASHED
+    code = _FAILED
     try:
         sandbox.die_with_parent()
         if os.getppid() != parent:  # it died before we asked
@@ -118,15 +117,11 @@ def _receive(incoming: int, deadline: float, on_news: Tell) -> bytes | None:
             return None
 
 
-def _judge(code: int, usage: resource.struct_rusage, limits: sandbox.Limits, deadline_s: float) -> Ended:
-    used_s = usage.ru_utime + usage.ru_stime
+def _death(code: int, limits: sandbox.Limits) -> Ended:
     if code == _OUT_OF_MEMORY:
-        return Ended(None, f"takes more than {limits.memory_bytes >> 20} MiB of memory", at_limit=True)
-    if limits.cpu_s is not None and used_s >= limits.cpu_s - 0.1 and code < 0:
-        return Ended(None, f"takes more than {limits.cpu_s} s of processor time", at_limit=True)
-    if code == -signal.SIGABRT:
-        return Ended(None, "ends its process", at_limit=True)
-    if code == -signal.SIGKILL:
-        return Ended(None, f"takes more than {deadline_s:.0f} s", at_limit=True)
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return Ended(None, how)
+        return Ended(None, f"takes more than {limits.memory_bytes >> 20} MiB of memory", theirs=True)
+    if code == -signal.SIGXCPU:
+        return Ended(None, f"takes more than {limits.cpu_s} s of processor time", theirs=True)
+    if -code in _CRASHES:
+        return Ended(None, f"ends its process ({signal.Signals(-code).name})", theirs=True)
+    return Ended(None, f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}")

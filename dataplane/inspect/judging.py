@@ -42,11 +42,14 @@ def judge(path: str, limits: sandbox.Limits, relay: Relay) -> Verdict:
         relay: told of each check.
 
     Raises:
-        NoVerdict: the inspection broke down.
+        NoVerdict: the inspection or a trial broke down.
     """
     judgement = _Judgement(Path(path), limits, relay)
-    verdict = judgement.inspected()
-    return judgement.tried(verdict) if verdict.config is not None and not verdict.refusals else verdict
+    try:
+        verdict = judgement.inspected()
+        return judgement.tried(verdict) if verdict.config is not None and not verdict.refusals else verdict
+    except msgspec.DecodeError as error:  # from a child that is no longer itself
+        raise NoVerdict(f"the inspection said what none says: {error}") from error
 
 
 class _Judgement:
@@ -66,7 +69,7 @@ class _Judgement:
         ended = self._run(work, self._limits)
         if ended.result is not None:
             return contract.decode(ended.result)
-        if not ended.at_limit:
+        if not ended.theirs:
             raise NoVerdict(f"the inspection {ended.cause}")
         refusal = Refusal(file="", reason=f"judging it {ended.cause}", mend=_MEND_LIMIT)
         self._end(Check(self._current, CheckState.FAILED, refusal.reason, refusal.mend))
@@ -107,6 +110,8 @@ class _Judgement:
         began = time.monotonic()
         self._tell(Progress(name))
         ended = self._run(lambda _tell: _outcome(attempt), limits, quiet=True)
+        if ended.result is None and not ended.theirs:
+            raise NoVerdict(f"the {name} {ended.cause}")
         reason = f"trying it {ended.cause}" if ended.result is None else msgspec.json.decode(ended.result, type=str)
         state = CheckState.FAILED if reason else CheckState.PASSED
         shown = f"{file}: {reason}" if reason else ""
