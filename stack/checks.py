@@ -66,6 +66,7 @@ LAYERS = (
         "sandbox",
         "spool",
     ),
+    _tests("hostile", 60),
     _tests("text", 60),
     _tests("model", 120),
     _tests("worker", 90),
