@@ -142,8 +142,15 @@ class FleetDouble:
         self._answers.setdefault(request.version.id, _then_the_last(self.script))
         return 202, b""
 
+    def restart(self) -> None:
+        """Forget every trial, as a fleet that was started again has."""
+        self._answers.clear()
+
     def get(self, path: str) -> tuple[int, bytes]:
-        answer = next(self._answers[path.partition("?")[0].rpartition("/")[2]])
+        answers = self._answers.get(path.partition("?")[0].rpartition("/")[2])
+        if answers is None:
+            return 404, b"this version was not tried lately"
+        answer = next(answers)
         if isinstance(answer, int):
             return answer, b"no"
         return 200, answer if isinstance(answer, bytes) else msgspec.json.encode(answer)

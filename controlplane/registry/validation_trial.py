@@ -4,7 +4,7 @@ The answers come from our own fleet and are bounded all the same: in size, in ti
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import httpx
 import msgspec
@@ -16,6 +16,7 @@ _WAIT_S = 5.0
 """How long one question waits for news; the caller renews its lease between two."""
 _TIMEOUT = httpx.Timeout(5.0, read=_WAIT_S + 10.0)
 _MAX_ANSWER_BYTES = 64 * 1024
+_UNKNOWN = httpx.codes.NOT_FOUND
 
 
 class FleetAway(Exception):
@@ -23,7 +24,9 @@ class FleetAway(Exception):
 
 
 def run(request: TrialRequest, *, patience_s: float, tell: Callable[[TrialReport], None]) -> TrialReport:
-    """Have the version tried, and return how the trial ended. A trial that is under way is joined, not begun again.
+    """Have the version tried, and return how the trial ended.
+
+    A trial that is under way is joined and one that has ended is believed: a version does not change.
 
     Args:
         request: the version, and how to run it.
@@ -33,31 +36,42 @@ def run(request: TrialRequest, *, patience_s: float, tell: Callable[[TrialReport
     Raises:
         FleetAway: the fleet does not answer as it should, or has no verdict in time.
     """
-    path = f"/trials/{request.version.id}"
     with httpx.Client(
         base_url=settings.PAGODA_FLEET_URL,
         headers={"Authorization": f"Bearer {settings.PAGODA_INTERNAL_SECRET}"},
         timeout=_TIMEOUT,
         trust_env=False,
     ) as fleet:
-        _call(fleet, "POST", "/trials", httpx.codes.ACCEPTED, content=msgspec.json.encode(request))
+        report = _ask(fleet, request.version.id)
+        if report is None:
+            _call(fleet, "POST", "/trials", {httpx.codes.ACCEPTED}, content=msgspec.json.encode(request))
+            report = TrialReport(request.version.id, TrialState.RUNNING)
         due = time.monotonic() + patience_s
-        while time.monotonic() < due:
-            report = _report(_call(fleet, "GET", f"{path}?wait_s={_WAIT_S:g}", httpx.codes.OK))
-            if report.state is not TrialState.RUNNING:
-                return report
+        while report.state is TrialState.RUNNING:
+            if time.monotonic() > due:
+                raise FleetAway(f"the trial was not over after {patience_s:g} s: {report.cause}")
             tell(report)
-    raise FleetAway(f"the trial was not over after {patience_s:g} s: {report.cause or 'the fleet gave no cause'}")
+            news = _ask(fleet, request.version.id)
+            if news is None:
+                raise FleetAway("the fleet has forgotten the trial: it was started again")
+            report = news
+    return report
 
 
-def _report(answer: bytes) -> TrialReport:
+def _ask(fleet: httpx.Client, version_id: str) -> TrialReport | None:
+    """Return how the trial stands after a while; None: the fleet knows of none."""
+    status, answer = _call(fleet, "GET", f"/trials/{version_id}?wait_s={_WAIT_S:g}", {httpx.codes.OK, _UNKNOWN})
+    if status == _UNKNOWN:
+        return None
     try:
         return msgspec.json.decode(answer, type=TrialReport)
     except msgspec.DecodeError as error:
         raise FleetAway(f"the fleet answered something else than a report: {error}") from error
 
 
-def _call(fleet: httpx.Client, method: str, path: str, expected: int, content: bytes | None = None) -> bytes:
+def _call(
+    fleet: httpx.Client, method: str, path: str, expected: Collection[int], content: bytes | None = None
+) -> tuple[int, bytes]:
     try:
         with fleet.stream(method, path, content=content) as answer:
             body = b""
@@ -67,6 +81,6 @@ def _call(fleet: httpx.Client, method: str, path: str, expected: int, content: b
                     raise FleetAway(f"the fleet answered more than {_MAX_ANSWER_BYTES} bytes")
     except httpx.HTTPError as error:
         raise FleetAway(f"the fleet at {settings.PAGODA_FLEET_URL} does not answer: {error}") from error
-    if answer.status_code != expected:
+    if answer.status_code not in expected:
         raise FleetAway(f"the fleet answered {method} {path} with {answer.status_code}: {body[:300]!r}")
-    return body
+    return answer.status_code, body

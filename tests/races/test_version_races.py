@@ -141,7 +141,7 @@ def test_a_blob_that_is_collected_while_it_is_brought_again_is_there_in_the_end(
 
     def collect_often() -> int:
         ended = 0
-        for _ in range(40):
+        for _ in range(20):
             for artifact in artifacts():
                 ended += gc.end_if_unreferenced(
                     actor=PLATFORM, artifact_id=artifact.pk, sha256=artifact.sha256, store=store
@@ -149,7 +149,7 @@ def test_a_blob_that_is_collected_while_it_is_brought_again_is_there_in_the_end(
         return ended
 
     *versions, ended = at_once(
-        lambda: bring_and_delete(personas.acme, 15), lambda: bring_and_delete(personas.evil, 15), collect_often
+        lambda: bring_and_delete(personas.acme, 8), lambda: bring_and_delete(personas.evil, 8), collect_often
     )
     assert ended > 0, "the race was not run"
     for version in versions:
@@ -165,7 +165,7 @@ def test_a_blob_that_is_collected_while_it_is_brought_again_is_there_in_the_end(
 
 def test_an_alias_set_while_its_version_is_deleted_names_nothing_or_keeps_it(committed, personas, store):
     actor = system_actor("tests", personas.acme)
-    for number in range(10):
+    for number in range(6):
         version = ready(personas.acme, {"own": str(number)}, store)
         named, deleted = at_once(
             lambda: lifecycle.set_alias(actor=actor, model_id=version.model_id, name="stable", version_id=version.id),  # noqa: B023
@@ -175,7 +175,7 @@ def test_an_alias_set_while_its_version_is_deleted_names_nothing_or_keeps_it(com
 
 
 def test_of_two_versions_with_the_same_content_one_becomes_ready(committed, personas, store):
-    for number in range(1, 11, 2):
+    for number in range(1, 7, 2):
         one, two = almost_ready(personas.acme, number, store), almost_ready(personas.acme, number + 1, store)
         with acting_as(PLATFORM):
             ModelVersion.objects.filter(pk=two.pk).update(digest=one.digest)

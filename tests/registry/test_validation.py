@@ -150,7 +150,7 @@ def test_without_a_fleet_a_version_waits_and_nothing_is_done_twice(personas, car
     assert lines(version)["smoke"] == "running"
     assert "tried again" in line(version, "smoke")[0]
     fleet.script = [TrialReport(version_id="", state=TrialState.PASSED)]
-    fleet._answers.clear()
+    fleet.restart()
     let_time_pass(version)
     assert validate(version) is JobState.DONE
     assert lines(version) == ALL_PASSED

@@ -25,8 +25,10 @@ def ask(patience_s: float = 60) -> tuple[TrialReport, list[str]]:
 def test_a_trial_is_followed_to_its_end(fleet: FleetDouble):
     passed = replace(RUNNING, state=TrialState.PASSED, first_token_ms=7)
     fleet.script = [RUNNING, replace(RUNNING, cause="warming"), passed]
-    assert ask() == (passed, ["loading", "warming"])
+    assert ask() == (passed, ["", "loading", "warming"])
     assert fleet.asked == [REQUEST]
+    assert ask() == (passed, [])
+    assert fleet.asked == [REQUEST], "a version that was tried was tried again"
 
 
 def test_a_failed_trial_has_its_cause(fleet: FleetDouble):
@@ -38,7 +40,7 @@ def test_a_failed_trial_has_its_cause(fleet: FleetDouble):
     ("answer", "message"),
     [
         (500, "with 500"),
-        (404, "with 404"),
+        (404, "forgotten"),
         (b"not json", "something else than a report"),
         (b'{"state": "dancing"}', "something else than a report"),
         (b"x" * (65 * 1024), "more than 65536 bytes"),
@@ -56,6 +58,15 @@ def test_a_fleet_that_never_comes_to_an_end_is_not_waited_for_longer_than_patien
     fleet.script = [RUNNING]
     with pytest.raises(FleetAway, match=r"not over after 10 s: loading"):
         ask(patience_s=10)
+
+
+def test_a_fleet_that_forgot_the_trial_is_asked_anew_another_time(fleet: FleetDouble):
+    fleet.script = [RUNNING]
+    with pytest.raises(FleetAway, match="forgotten"):
+        run(REQUEST, patience_s=60, tell=lambda _: fleet.restart())
+    fleet.script = [replace(RUNNING, state=TrialState.PASSED)]
+    assert ask()[0].state is TrialState.PASSED
+    assert len(fleet.asked) == 2
 
 
 def test_no_fleet_at_all_is_a_fleet_that_is_away(settings):
