@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/installed
 
-.PHONY: help setup up down test lint types model shots bench peers
+.PHONY: help setup up down test soak lint types model shots bench peers
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -37,6 +37,10 @@ types: $(STAMP)  ## mypy strict
 
 test: setup model  ## everything CI checks
 	@$(RUN) -m stack.checks
+
+soak: setup model  ## the long versions of races, fuzzing and uploads (many minutes)
+	@$(RUN) -m pytest -q -m slow tests --ignore=tests/e2e --ignore=tests/faults
+	@$(RUN) -m pytest -q -m slow tests/e2e
 
 shots: setup model  ## remake the screenshots of the README
 	@$(RUN) -m pytest tests/e2e -q --shots docs/images

@@ -67,6 +67,7 @@ LAYERS = (
         "spool",
     ),
     _tests("hostile", 60),
+    _tests("hostile", 60),
     _tests("text", 60),
     _tests("model", 120),
     _tests("worker", 90),
