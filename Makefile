@@ -39,7 +39,7 @@ test: setup model  ## everything CI checks
 	@$(RUN) -m stack.checks
 
 soak: setup model  ## the long versions of races, fuzzing and uploads (many minutes)
-	@$(RUN) -m pytest -q -m slow tests --ignore=tests/e2e --ignore=tests/faults
+	@$(RUN) -m pytest -q -m slow tests/races
 	@$(RUN) -m pytest -q -m slow tests/e2e
 
 shots: setup model  ## remake the screenshots of the README
