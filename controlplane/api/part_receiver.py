@@ -76,7 +76,7 @@ class PartReceiver:
 async def _take(ticket: Ticket, store: LocalStore, receive: Receive, request_id: str) -> _Answer:
     part = ticket.part
     try:
-        incoming = await asyncio.to_thread(store.receive, ticket.key, part)
+        incoming = store.receive(ticket.key, part)  # in a thread, a file opened for a task that ends would stay open
         try:
             await _copy(receive, incoming)
             await asyncio.to_thread(incoming.keep)

@@ -4,12 +4,16 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, MutableMapping
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
+import uvicorn
 
 from controlplane.api import part_receiver
 from controlplane.api.part_receiver import PartReceiver
@@ -251,3 +255,44 @@ def test_a_full_disk_is_named(store, upload, monkeypatch):
     assert asyncio.run(sender.to(receiver())) == 507
     assert sender.body["error"]["code"] == "store_full"
     assert leftovers(store) == []
+
+
+@pytest.fixture
+def served(store: LocalStore) -> Iterator[int]:
+    """The receiver behind the product's own HTTP server; the port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        receiver(), http="dataplane.bounded_http:BoundedProtocol", lifespan="off", log_level="error", access_log=False
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield int(listener.getsockname()[1])
+    server.should_exit = True
+    thread.join()
+    listener.close()
+
+
+def test_ten_cuts_of_real_connections_cost_one_part_each(store, upload, served):
+    target = store.target(upload, PART, expires_s=60)
+    headers = {**target.headers, "content-length": str(len(PIECE))}
+    for _ in range(10):
+        with socket.create_connection(("127.0.0.1", served)) as connection:
+            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            connection.sendall(f"PUT {target.url} HTTP/1.1\r\nhost: x\r\n{head}\r\n".encode() + PIECE[: 2**20])
+    with httpx.Client(base_url=f"http://127.0.0.1:{served}", trust_env=False) as client:
+        assert client.put(target.url, headers=dict(target.headers), content=PIECE).status_code == 200
+    (arrived,) = store.arrived(upload)
+    assert arrived.is_the(PART)
+    assert store.seal(upload, [PART]) == PART.sha256
+
+
+def test_a_connection_that_was_refused_is_closed_with_its_body_unread(store, upload, served):
+    with socket.create_connection(("127.0.0.1", served)) as connection:
+        target = f"/api/v1/uploads/{KEY.replace('/', '/files/')}/parts/1?expires=9999999999&signature=none"
+        connection.sendall(f"PUT {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n".encode())
+        connection.settimeout(10)
+        answer = b""
+        while chunk := connection.recv(65_536):
+            answer += chunk
+    assert answer.startswith(b"HTTP/1.1 403 ")

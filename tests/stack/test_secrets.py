@@ -55,9 +55,7 @@ def test_an_engine_is_not_given_the_secret_of_internal_calls() -> None:
     assert environment["OMP_NUM_THREADS"] == "1"
 
 
-def test_only_who_keeps_or_fetches_files_may_reach_the_object_store(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gateway_cannot_reach_the_object_store(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {"AWS_SECRET_ACCESS_KEY": "s", "AWS_ACCESS_KEY_ID": "k", "PAGODA_STORE_URL": "s3://models/pagoda"}
     for name, value in keys.items():
         monkeypatch.setenv(name, value)
