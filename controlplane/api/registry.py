@@ -77,16 +77,19 @@ class RelatedVersionSerializer(serializers.Serializer[Any]):
     number = serializers.IntegerField()
 
 
-class VersionDetailSerializer(serializers.Serializer[Any]):
-    """A version with its checklist, its card, where it came from, and what depends on it."""
+class VersionContextSerializer(serializers.Serializer[Any]):
+    """A version's checklist, its card, where it came from, and what depends on it."""
 
-    version = VersionSerializer()
     checks = CheckSerializer(many=True)
     card = serializers.CharField(help_text="The README as safe HTML.")
-    dependents = serializers.ListField(child=serializers.CharField())
+    dependents = serializers.ListField(child=serializers.CharField(), help_text="What keeps it from being deleted.")
     derived_from = RelatedVersionSerializer(source="version.derived_from", allow_null=True)
     derivation = serializers.CharField(source="version.derivation")
     derived = RelatedVersionSerializer(many=True)
+
+
+class VersionDetailSerializer(VersionSerializer, VersionContextSerializer):
+    """A version with everything that is known of it."""
 
 
 class AliasSerializer(serializers.Serializer[Any]):
@@ -173,7 +176,7 @@ class VersionView(TenantView):
     def get(self, request: Request, version_id: str) -> Response:
         """Return the version with its files and its checklist; a deleted one has `deleted_at`."""
         detail = selectors.get_version_detail(actor=self.actor, version_id=version_id)
-        return Response(VersionDetailSerializer(detail).data)
+        return Response(VersionSerializer(detail.version).data | VersionContextSerializer(detail).data)
 
     @extend_schema(operation_id="delete_version", responses={204: None})
     def delete(self, request: Request, version_id: str) -> Response:
