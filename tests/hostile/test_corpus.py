@@ -131,11 +131,12 @@ def test_a_hostile_folder_is_refused_or_harmless(
     assert beside == ["model"], "something of the folder ran"
     assert most_mib <= 512
     assert_fit_to_keep(verdict)
-    expected = CORPUS[name].refused
+    family, _, _, expected = CORPUS[name]
     if expected == ACCEPTED:
         assert said(verdict) == ""
     elif expected is not EITHER:
-        assert any(part in said(verdict) for part in expected.split("|")), said(verdict)
+        parts = [*expected.split("|"), *(["takes more than"] if "bomb" in family else [])]
+        assert any(part in said(verdict) for part in parts), said(verdict)
     assert tuple(check.name for check in verdict.checks) == CHECKS
     assert (CheckState.FAILED in {check.state for check in verdict.checks}) == bool(verdict.refusals)
     assert bool(verdict.files) != bool(verdict.refusals)

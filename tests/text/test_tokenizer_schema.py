@@ -49,6 +49,36 @@ def test_what_is_not_on_the_list_is_refused_with_a_mend(change: dict[str, Any]) 
     assert caught.value.mend
 
 
+def steps(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(parts)}
+
+
+BYTES = {"type": "ByteLevel"}
+DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+LONGER = {"type": "Replace", "pattern": {"String": "abc"}, "content": "abcd"}
+EVERYWHERE = {"type": "Replace", "pattern": {"Regex": "x*"}, "content": "yyy"}
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "growth"),
+    [
+        (steps(*[DOUBLED] * 6), 64),
+        (steps(*[DOUBLED] * 7), 128),
+        (steps(BYTES, BYTES, BYTES), 64),
+        (steps(BYTES, BYTES, BYTES, LONGER), 128),
+        (steps(EVERYWHERE, steps(EVERYWHERE, EVERYWHERE)), 64),
+        (steps(EVERYWHERE, steps(EVERYWHERE, EVERYWHERE, EVERYWHERE)), 256),
+    ],
+)
+def test_a_text_may_grow_to_64_times_its_length(normalizer: dict[str, Any], growth: int) -> None:
+    content = dump(tokenizer_files.llama_2_json() | {"normalizer": normalizer})
+    if growth <= 64:
+        read_vocabulary(content)
+    else:
+        with pytest.raises(TokenizerRefused, match=f"{growth} times"):
+            read_vocabulary(content)
+
+
 @pytest.mark.parametrize(("field", "value"), CONTRADICTIONS)
 def test_a_model_that_contradicts_itself_is_refused(field: str, value: object) -> None:
     content = tokenizer_files.llama_2_json()
