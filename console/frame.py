@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 
 from tenants.actor import Actor
 from tenants.roles import Permission
@@ -29,6 +29,7 @@ _TENANT_ITEMS = (
     ("Home", "console:home", Permission.TENANT_READ),
     ("Get started", "console:start", Permission.KEYS_WRITE),
     ("Playground", "console:playground", Permission.PLAYGROUND_USE),
+    ("Models", "console:models", Permission.MODELS_READ),
     ("Deployments", "console:deployments", Permission.DEPLOYMENTS_READ),
     ("API keys", "console:keys", Permission.KEYS_READ),
     ("Usage", "console:usage", Permission.USAGE_READ),
@@ -61,6 +62,14 @@ def frame(request: HttpRequest) -> dict[str, Any]:
     return context
 
 
+def url_if_there(name: str, *args: str) -> str:
+    """Return the address of a page, or nothing where this console has no such page."""
+    try:
+        return reverse(name, args=args)
+    except NoReverseMatch:
+        return ""
+
+
 def _tenant_items(request: HttpRequest, actor: Actor) -> list[Item]:
     if actor.home is None:
         return []
@@ -68,8 +77,7 @@ def _tenant_items(request: HttpRequest, actor: Actor) -> list[Item]:
     return [
         Item(label, url, _is_current(request, url, exact=name == "console:home"))
         for label, name, permission in _TENANT_ITEMS
-        if actor.may(permission)
-        for url in [reverse(name, args=[slug])]
+        if actor.may(permission) and (url := url_if_there(name, slug))
     ]
 
 

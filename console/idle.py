@@ -27,7 +27,7 @@ def idle_words(policy: IdlePolicy) -> str:
         )
         if after_s is not None
     ]
-    return f"Idle, it is {', '.join(steps)}." if steps else "It never steps down: replicas stay ready however idle."
+    return f"{', '.join(steps).capitalize()} without a call." if steps else "It stays ready however idle it is."
 
 
 def schedule_words(window: KeepWarm) -> str:

@@ -4,10 +4,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from console.idle import span
+import msgspec
+
+from console.idle import schedule_words, span
+from dataplane.contracts.catalog import KeepWarm
 from tenants.chain import Json
 
 DEEDS: dict[str, str] = {
+    "alias.delete": "deleted the alias",
+    "alias.set": "moved the alias",
     "deployment.configure": "changed the settings of",
     "deployment.create": "deployed",
     "deployment.delete": "deleted the deployment",
@@ -27,12 +32,20 @@ DEEDS: dict[str, str] = {
     "member.uninvite": "took back the invitation of",
     "price.set": "set the price of",
     "quota.set": "set",
+    "quota.set_storage": "set, for storage,",
     "tenant.create": "made the tenant",
     "tenant.resume": "resumed the tenant",
     "tenant.suspend": "suspended the tenant",
+    "upload.abort": "gave up the upload of",
+    "upload.begin": "began to upload",
+    "upload.complete": "uploaded",
     "user.create": "made the account",
     "user.rename": "changed the name of",
-    "version.import": "imported the version",
+    "version.archive": "archived",
+    "version.delete": "deleted",
+    "version.import": "imported",
+    "version.ready": "passed every check of",
+    "version.reject": "rejected",
 }
 """What somebody did, before the name of what it was done to."""
 
@@ -43,6 +56,7 @@ SUBJECTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deployments": ("Deployments", ("deployment.", "grant.")),
     "limits": ("Limits and prices", ("quota.", "price.")),
     "tenants": ("Tenants", ("tenant.",)),
+    "jobs": ("Jobs", ("job.",)),
 }
 """What the journal can be narrowed to: a label, and the verbs or beginnings of verbs that belong to it."""
 
@@ -98,13 +112,19 @@ def _said(name: str, value: Json) -> str:
 def _value(name: str, value: Json) -> str:
     if value is None or value in ("", [], {}):
         return _NONE
+    if isinstance(value, list):
+        if name == "schedules":
+            return "; ".join(schedule_words(msgspec.convert(window, KeepWarm)) for window in value)
+        return ", ".join(_value("", part) for part in value)
+    if isinstance(value, dict):
+        return "; ".join(f"{_label(part).lower()} {_value(part, inner)}" for part, inner in value.items())
+    return _scalar(name, value)
+
+
+def _scalar(name: str, value: bool | int | str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
-        return span(value) if name.endswith(_SECONDS) and not unit else f"{value:,} {unit}".strip()
     if isinstance(value, str):
         return f"{value[:16].replace('T', ' ')} UTC" if _MOMENT.match(value) else value
-    if isinstance(value, list):
-        return ", ".join(_value("", part) for part in value)
-    return "; ".join(f"{_label(part).lower()} {_value(part, inner)}" for part, inner in value.items())
+    unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
+    return span(value) if name.endswith(_SECONDS) and not unit else f"{value:,} {unit}".strip()

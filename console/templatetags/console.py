@@ -44,7 +44,7 @@ _STATE_TONES = {
     "ended": "warn",
     "suspended": "bad",
 }
-_TIERS = {"asleep": "asleep", "warm": "a warm process", "disk": "disk", "store": "the store"}
+_TIERS = {"asleep": "asleep", "warm": "warm", "disk": "on disk", "store": "in store"}
 _KIB = 1024
 _SCOPES: dict[str, str] = {
     Scope.INFERENCE: "call models",
@@ -136,7 +136,7 @@ def bytes(size_bytes: int) -> str:  # noqa: A001 - a filter is named as a templa
 
 @register.filter
 def tier(name: str) -> str:
-    """Where a start begins, after ``from``."""
+    """How a resting deployment is kept: where its next start begins."""
     return _TIERS.get(name, name)
 
 

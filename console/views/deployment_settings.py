@@ -42,7 +42,8 @@ class NewForm(forms.Form):
     version_id = forms.ChoiceField(label="Version")
     idle = forms.ChoiceField(
         label="When idle",
-        choices=[(name, f"{label}: {idle_words(policy)}") for name, (label, _, policy) in IDLE.items()],
+        choices=[(name, f"{label}. {idle_words(policy)}") for name, (label, _, policy) in IDLE.items()],
+        widget=forms.RadioSelect,
         initial="sleeps",
     )
     max_replicas = forms.IntegerField(label="Replicas at most", initial=1, min_value=1)

@@ -97,7 +97,7 @@ def _tab_context(actor: Actor, summary: selectors.DeploymentSummary, tab: str) -
         return {"requests": [("", row) for row in rows]}
     if tab == "events":
         events = selectors.list_events(actor=actor, deployment_id=deployment_id, limit=_ROWS)
-        return {"events": [(event, *told(event)) for event in events]}
+        return {"events": [(event, *told(event, summary.name)) for event in events]}
     if not summary.is_own:
         return {}
     if tab == "replicas":
@@ -115,11 +115,11 @@ def _tab_context(actor: Actor, summary: selectors.DeploymentSummary, tab: str) -
     }
 
 
-def told(event: selectors.DeploymentEvent) -> tuple[str, list[journal.Change]]:
+def told(event: selectors.DeploymentEvent, name: str) -> tuple[str, list[journal.Change]]:
     """Return what an event says: the fleet's own words, or the deed of a person, and what it changed."""
     if event.kind is selectors.EventKind.REPLICA:
         return event.cause, []
-    return journal.deed(event.cause), journal.changes(dict(event.before), dict(event.after))
+    return f"{journal.deed(event.cause)} {name}", journal.changes(dict(event.before), dict(event.after))
 
 
 def strip(replicas: Sequence[selectors.Replica]) -> list[tuple[str, int]]:

@@ -34,7 +34,7 @@ _ROLE_CHOICES = [(role.value, f"{name}: {may}") for role, (name, may) in ROLES.i
 class RoleForm(forms.Form):
     """What somebody may do here."""
 
-    role = forms.ChoiceField(choices=_ROLE_CHOICES, initial=Role.DEVELOPER.value)
+    role = forms.ChoiceField(choices=_ROLE_CHOICES, widget=forms.RadioSelect, initial=Role.DEVELOPER.value)
 
 
 class InvitationForm(RoleForm):

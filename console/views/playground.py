@@ -56,8 +56,8 @@ def playground(request: HttpRequest, actor: Actor) -> HttpResponse:
     return render(request, "console/pages/playground.html", context)
 
 
-def price_at(prices: Sequence[Price], deployment_id: str, moment: datetime) -> tuple[int, int]:
-    """Return what input and output cost: the deployment's own price at ``moment``, else the default, else nothing.
+def price_at(prices: Sequence[Price], deployment_id: str, moment: datetime) -> tuple[int | None, int | None]:
+    """Return what input and output cost: the deployment's own price at ``moment``, else the default; None without one.
 
     Args:
         prices: the price list, newest first.
@@ -68,7 +68,7 @@ def price_at(prices: Sequence[Price], deployment_id: str, moment: datetime) -> t
         for price in prices:
             if price.deployment_id == owner and price.effective_from <= moment:
                 return price.input_microusd, price.output_microusd
-    return 0, 0
+    return None, None
 
 
 @require_POST

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from console.access import member_page
 from console.choices import chosen
+from console.frame import url_if_there
 from controlplane.deployments import selectors as deployments
 from controlplane.metering import selectors as metering
 from controlplane.registry import selectors as registry
@@ -37,7 +38,8 @@ def start(request: HttpRequest, actor: Actor) -> HttpResponse:
     """Show what is done and what comes next; the live part asks again until the first request is there."""
     called = [item for item in deployments.list_deployments(actor=actor) if item.deployment.state == "active"]
     models = {item.name: item for item in called}
-    model = chosen(request, "model", models, next(iter(models), ""))
+    live = [name for name, item in models.items() if item.state.standing is deployments.Standing.LIVE]
+    model = chosen(request, "model", models, next(iter([*live, *models]), ""))
     steps = _steps(actor, model)
     context = {
         "steps": steps,
@@ -63,7 +65,7 @@ def _steps(actor: Actor, model: str) -> list[Step]:
             "Bring a model",
             "A version is ready to be deployed." if num_versions else "Upload its folder; every check is shown live.",
             "Upload a model",
-            _models_url(slug),
+            url_if_there("console:models", slug),
         ),
         Step(
             bool(model),
@@ -87,10 +89,3 @@ def _steps(actor: Actor, model: str) -> list[Step]:
             reverse("console:playground", args=[slug]),
         ),
     ]
-
-
-def _models_url(slug: str) -> str:
-    try:
-        return reverse("console:models", args=[slug])
-    except NoReverseMatch:
-        return ""

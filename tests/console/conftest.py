@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from console_world import fill
 from django.test import Client
+from django_fixtures import PASSWORD
 
 
 @pytest.fixture
@@ -34,3 +35,15 @@ def root(signed_in) -> Client:
 def busy(personas) -> SimpleNamespace:
     """Acme with a served deployment, keys and requests of the last hour."""
     return fill(personas)
+
+
+@pytest.fixture
+def proven(signed_in) -> Callable[[str], Client]:
+    """Sign a persona in who has just shown the password."""
+
+    def sign_in(name: str) -> Client:
+        client = signed_in(name)
+        client.post("/account/reauthenticate/", {"password": PASSWORD})
+        return client
+
+    return sign_in

@@ -159,4 +159,4 @@ def test_the_price_is_the_newest_that_counts_of_the_deployment_else_of_the_house
     own = [price for price in counting if price.deployment_id == "dep_1"]
     house = [price for price in counting if price.deployment_id == ""]
     expected = next(iter(own or house), None)
-    assert found == ((expected.input_microusd, expected.output_microusd) if expected else (0, 0))
+    assert found == ((expected.input_microusd, expected.output_microusd) if expected else (None, None))

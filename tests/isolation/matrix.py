@@ -30,6 +30,9 @@ account_change_password GET,POST,PUT                  302   200 200   200  200  
 account_email GET                                     302   200 200   200  200     200  200  302  302  302
 account_email POST,PUT                                302
 mfa_index GET                                         302   200 200   200  200     200  200  302  302  302
+usersessions_list GET                                 302   200 200   200  200     200  200  302  302  302
+usersessions_list POST,PUT                            302
+console:account GET,POST                              302   200 200   200  200     200  200  302  302  302
 
 # steps of a flow that nobody here has begun, or that want the password again: back to where it begins
 account_confirm_reauthentication_code ANY             302
@@ -96,16 +99,25 @@ api:platform-fleet GET                                401   404 404   404  404  
 api:platform-grant PUT                                401   404 404   404  404     404  422  404  404  401
 api:platform-grant DELETE                             401   404 404   404  404     404  409  404  404  401
 
+# the link of an invitation is for whoever has it; it is taken by the address that was invited, which none of these has
+console:invitation GET                                200
+console:invitation POST                               200   403 403   403  403     403  403  200  200  200
+
 # the console: people only; a key is nobody here. An empty form is a 422, a deployment that is not paused a 409
 console:enter GET                                     302   302 302   302  302     302  302  302  302  302
 console:theme POST                                    302
 console:home GET                                      302   200 200   200  200     404  404  302  302  302
+console:start GET                                     302   200 200   403  403     404  404  302  302  302
 console:playground GET                                302   200 200   200  403     404  404  302  302  302
 console:playground-stream POST                        302   200 200   200  403     404  404  302  302  302
 console:deployments GET                               302   200 200   200  403     404  404  302  302  302
 console:deployment GET                                302   200 200   200  403     404  404  302  302  302
 console:deployment-pause GET                          302   200 200   403  403     404  404  302  302  302
 console:deployment-pause POST                         302   422 422   403  403     404  404  302  302  302
+console:deployment-settings GET                       302   200 200   403  403     404  404  302  302  302
+console:deployment-settings POST                      302   422 422   403  403     404  404  302  302  302
+console:deployment-new GET                            302   200 200   403  403     404  404  302  302  302
+console:deployment-new POST                           302   422 422   403  403     404  404  302  302  302
 console:deployment-resume POST                        302   409 409   403  403     404  404  302  302  302
 console:keys GET                                      302   200 200   200  403     404  404  302  302  302
 console:key-new GET                                   302   200 200   403  403     404  404  302  302  302
@@ -115,9 +127,30 @@ console:key-roll POST                                 302   201 201   403  403  
 console:key-revoke GET                                302   200 200   403  403     404  404  302  302  302
 console:key-revoke POST                               302   422 422   403  403     404  404  302  302  302
 console:usage GET                                     302   200 200   200  200     404  404  302  302  302
+console:members GET                                   302   200 200   200  200     404  404  302  302  302
+console:member-leave GET                              302   200 200   200  200     404  404  302  302  302
+console:member-leave POST                             302   422 422   422  422     404  404  302  302  302
+console:invitation-revoke POST                        302   302 403   403  403     404  404  302  302  302
+console:audit GET                                     302   200 200   403  403     404  404  302  302  302
+
+# what wants the password again: who may do it at all is sent there first
+console:deployment-delete GET,POST                    302   302 302   403  403     404  404  302  302  302
+console:member-invite GET,POST                        302   302 403   403  403     404  404  302  302  302
+console:member-role GET,POST                          302   302 403   403  403     404  404  302  302  302
+console:member-remove GET,POST                        302   302 403   403  403     404  404  302  302  302
 
 # the console's platform pages
 console:fleet GET                                     302   404 404   404  404     404  200  302  302  302
+console:budgets GET                                   302   404 404   404  404     404  200  302  302  302
+console:budget-share GET                              302   404 404   404  404     404  200  302  302  302
+console:budget-share POST                             302   404 404   404  404     404  422  302  302  302
+console:budget-unshare POST                           302   404 404   404  404     404  404  302  302  302
+console:warm-pool GET                                 302   404 404   404  404     404  200  302  302  302
+console:prices GET                                    302   404 404   404  404     404  200  302  302  302
+console:prices POST                                   302   404 404   404  404     404  422  302  302  302
+console:jobs GET                                      302   404 404   404  404     404  200  302  302  302
+console:job-retry POST                                302   404 404   404  404     404  302  302  302  302
+console:platform-audit GET                            302   404 404   404  404     404  200  302  302  302
 console:tenants GET                                   302   404 404   404  404     404  200  302  302  302
 console:tenant-limits GET                             302   404 404   404  404     404  200  302  302  302
 console:tenant-limits POST                            302   404 404   404  404     404  422  302  302  302

@@ -3,16 +3,19 @@
 Whoever adds a route with an argument adds the thing here, under the name of the argument.
 """
 
+from django.utils import timezone
 from django_fixtures import Personas
 from domain import PLATFORM, deploy, make_version
 from spool_records import Life
 
+from controlplane.jobs.lease import JobState
+from controlplane.jobs.models import Job
 from controlplane.metering.services import ingest
 from controlplane.registry.lifecycle import set_alias
 from controlplane.registry.parts import FilePlan
 from controlplane.registry.uploads import begin_upload
 from tenants import services
-from tenants.actor import member_actor
+from tenants.actor import acting_as, member_actor
 from tenants.roles import Role, Scope
 
 
@@ -35,6 +38,7 @@ def build(personas: Personas) -> dict[str, str]:
     set_alias(actor=alice, model_id=version.model_id, name="stable", version_id=version.id)
     files = [FilePlan("config.json", 1_000)]
     upload = begin_upload(actor=alice, model=version.model.name, files=files, store=NoBytes())  # type: ignore[arg-type]
+    job_id = dead_job()
     request = Life(personas.acme.id, key_id=issued.key.id, deployment_id=deployment.id)
     ingest(actor=PLATFORM, records=request.whole())
     return {
@@ -53,6 +57,17 @@ def build(personas: Personas) -> dict[str, str]:
         "number": "1",
         "deployment_id": deployment.id,
         "request_id": request.request_id,
+        "job_id": job_id,
         "acme_key": issued.text,
         "evil_key": evil.text,
     }
+
+
+def dead_job() -> str:
+    """Write a job that failed for good; return its id."""
+    now = timezone.now()
+    with acting_as(PLATFORM):
+        dead = Job.objects.create(
+            kind="metering.roll_up", key="of a story", state=JobState.DEAD, run_at=now, attempts=3, ended_at=now
+        )
+    return str(dead.pk)

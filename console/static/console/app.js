@@ -169,7 +169,7 @@ class Playground {
     this.first = this.reason = undefined;
     this.count = 0;
     const option = $("#model").selectedOptions[0];
-    this.prices = [Number(option.dataset.input), Number(option.dataset.output)];
+    this.prices = option.dataset.input === undefined ? null : [Number(option.dataset.input), Number(option.dataset.output)];
     this.answer.textContent = "";
     this.answer.setAttribute("aria-busy", "true");
     for (const id of ["ttft", "rate", "tokens", "cost", "ended", "version", "replica", "request-id"]) $(`#${id}`).textContent = "–";
@@ -238,8 +238,8 @@ class Playground {
 
   showUsage({ prompt_tokens, completion_tokens }) {
     this.count = completion_tokens;
-    const dollars = (prompt_tokens * this.prices[0] + completion_tokens * this.prices[1]) / 1e12;
-    $("#cost").textContent = dollars && dollars < 0.0001 ? "<$0.0001" : dollars ? `$${dollars.toFixed(4)}` : "$0";
+    const dollars = this.prices && (prompt_tokens * this.prices[0] + completion_tokens * this.prices[1]) / 1e12;
+    $("#cost").textContent = dollars === null ? "no price set" : !dollars ? "$0" : dollars < 0.0001 ? "<$0.0001" : `$${dollars.toFixed(4)}`;
     this.show();
   }
 
