@@ -73,7 +73,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accepted when ``refusals`` is empty: then ``files`` is complete and ``config`` is there.
 
     ``files`` are sorted by name. ``weight_bytes`` is what the tensors take as they are stored, ``weight_dtypes`` (fp32,
-    fp16, bf16) is what as. ``checks`` says how far the inspection came.
+    fp16, bf16) is what as. ``checks`` says how far the inspection came; in an accepted folder every one has passed.
     """
 
     refusals: tuple[Refusal, ...] = ()

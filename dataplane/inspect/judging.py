@@ -87,6 +87,9 @@ class _Judgement:
         if verdict.has_chat_template:
             file = names.CHAT_TEMPLATE if names.CHAT_TEMPLATE in sizes else names.TOKENIZER_CONFIG
             refusals.append(self._try("template_trial", file, _MEND_TEMPLATE, self._template, limits))
+        else:  # nothing that could fail, as the check of its syntax has nothing either
+            self._tell(Progress("template_trial"))
+            self._end(Check("template_trial", CheckState.PASSED))
         found = tuple(refusal for refusal in refusals if refusal is not None)
         files = () if found else verdict.files
         return msgspec.structs.replace(verdict, refusals=found, files=files, checks=self._checks())
