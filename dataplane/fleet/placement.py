@@ -223,7 +223,8 @@ class _Planner:
         """
         staying: list[ReplicaView] = []
         for replica in self._asleep:
-            cause = self._why_not_asleep(replica)
+            one_is_enough = any(other.assignment == replica.assignment for other in staying)
+            cause = "idle: one sleeps already" if one_is_enough else self._why_not_asleep(replica)
             if cause is None:
                 staying.append(replica)
             else:

@@ -192,16 +192,12 @@ def check_only_the_idle_step_down_and_only_as_far_as_their_policy_says(
 def check_waking_comes_before_loading(
     catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
 ) -> None:
-    touched = {action.replica_id for action in plan.actions if not isinstance(action, (Start, Prepare))}
-    left_asleep = {
-        view.assignment
-        for view in seen.replicas
-        if view.state is S.ASLEEP and not view.ending and view.replica_id not in touched
-    }
-    loaded = {action.assignment for action in plan.actions if isinstance(action, Attach)}
-    vacant = {vacancy.assignment for vacancy in plan.vacancies}
-    assert not left_asleep & (loaded | vacant)
-    assert not left_asleep & plan.wanted.keys()
+    woken = {action.replica_id for action in plan.actions if isinstance(action, Wake)}
+    for assignment, count in plan.wanted.items():
+        held = [view for view in seen.replicas if view.assignment == assignment and not view.ending]
+        missing = count - sum(view.state in {S.LOADING, S.WARMING, S.READY} for view in held)
+        asleep = [view for view in held if view.state is S.ASLEEP]
+        assert sum(view.replica_id in woken for view in asleep) == min(max(0, missing), len(asleep))
 
 
 def check_what_sleeps_fits_the_memory_for_it(
@@ -209,12 +205,13 @@ def check_what_sleeps_fits_the_memory_for_it(
 ) -> None:
     left = {action.replica_id for action in plan.actions if isinstance(action, (Stop, Wake))}
     slept = {action.replica_id for action in plan.actions if isinstance(action, Sleep)}
-    held_bytes = sum(
-        view.memory_bytes
+    asleep = [
+        view
         for view in seen.replicas
         if view.replica_id in slept or (view.state is S.ASLEEP and not view.ending and view.replica_id not in left)
-    )
-    assert held_bytes <= policy.asleep_budget_bytes
+    ]
+    assert sum(view.memory_bytes for view in asleep) <= policy.asleep_budget_bytes
+    assert len(asleep) == len({view.assignment for view in asleep})  # one of each is enough to wake
 
 
 def check_what_rests_without_a_process_is_told(
@@ -314,6 +311,16 @@ def test_the_least_recently_used_sleeper_gives_its_process_to_one_that_callers_w
     plan = placement.plan(catalog, seen, policy, 100.0)
     assert [action.replica_id for action in plan.actions if isinstance(action, Stop)] == ["r1"]
     assert [vacancy.cause for vacancy in plan.vacancies] == ["waits for a warm idle process"]
+
+
+def test_one_sleeper_of_a_version_is_enough_the_others_end() -> None:
+    catalog, seen = sleepers(10)
+    (asleep,) = seen.replicas
+    awake = [msgspec.structs.replace(asleep, replica_id=name, state=S.READY) for name in ("r8", "r9")]
+    policy = Policy(warm_idle_floor=0, asleep_budget_bytes=100)
+    for views, kinds in (((asleep, awake[0]), [Drain]), (tuple(awake), [Drain, Sleep])):
+        plan = placement.plan(catalog, msgspec.structs.replace(seen, replicas=views), policy, 100.0)
+        assert [type(action) for action in plan.actions] == kinds
 
 
 def test_any_number_of_callers_wakes_one_replica_and_loads_nothing() -> None:
