@@ -84,6 +84,7 @@ def import_folder(
     say(f"accepted: {verdict.num_parameters / 1e6:,.1f} M parameters, {len(verdict.files)} files")
     with acting_as(actor):
         blobs.announce(tenant_id=tenant.id, files=verdict.files)
+    card = cards.to_html(verdict.card.text)
     missing = verdict.files
     for _ in range(_STORINGS):
         for file in missing:
@@ -91,7 +92,14 @@ def import_folder(
         try:
             with acting_as(actor):
                 return _record(
-                    actor=actor, tenant=tenant, name=name, verdict=verdict, source=str(folder), store=store, say=say
+                    actor=actor,
+                    tenant=tenant,
+                    name=name,
+                    verdict=verdict,
+                    card=card,
+                    source=str(folder),
+                    store=store,
+                    say=say,
                 )
         except BlobsGone as error:
             missing = error.files
@@ -138,6 +146,7 @@ def _record(
     tenant: Tenant,
     name: str,
     verdict: Verdict,
+    card: str,
     source: str,
     store: Store,
     say: Callable[[str], None],
@@ -169,7 +178,7 @@ def _record(
         weight_bytes=verdict.weight_bytes,
         size_bytes=sum(file.size_bytes for file in verdict.files),
         has_chat_template=verdict.has_chat_template,
-        card=cards.to_html(verdict.card.text),
+        card=card,
         licence=verdict.card.license,
         source=source[-_SOURCE_CHARS:],
         created_by=actor.label,

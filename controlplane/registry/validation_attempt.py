@@ -21,6 +21,7 @@ from tenants.errors import NotFound
 
 _BEAT_S = 5.0
 _MAX_TEXT_CHARS = 2_000
+_PUT_OFF = "This cannot be checked just now, and is tried again by itself. If it stays so, tell the platform."
 _OVER = (StepState.PASSED, StepState.FAILED, StepState.NOT_RUN)
 
 
@@ -96,7 +97,7 @@ class Attempt:
         """Say on the lines that were being worked on that this goes on later: the fault is ours."""
         with self.commit():
             running = VersionCheck.objects.filter(version_id=self.version_id, state=StepState.RUNNING)
-            running.update(reason="This could not be checked just now. It is tried again by itself.")
+            running.update(reason=_PUT_OFF)
 
     def mark(self, line: str, state: StepState, reason: str = "", mend: str = "") -> None:
         """Write how a line stands, in the open transaction."""

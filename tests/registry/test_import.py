@@ -162,6 +162,25 @@ def test_a_file_that_changes_after_its_inspection_is_refused(personas, tiny, sto
         assert not ModelVersion.objects.exists()
 
 
+def test_blobs_that_are_collected_before_they_are_referred_to_are_stored_again(personas, tiny, store, monkeypatch):
+    refer, gone = services.blobs.refer, []
+
+    def collected_once(*, version, files, store):
+        if not gone:
+            gone.extend(file.name for file in files[:1])
+            store.delete(files[0].sha256)
+        refer(version=version, files=files, store=store)
+
+    monkeypatch.setattr(services.blobs, "refer", collected_once)
+    version = import_(tiny, store)
+    assert gone
+    assert version.number == 1
+    with acting_as(PLATFORM):
+        for file in version.files.select_related("artifact"):
+            store.verify(file.artifact.sha256)
+        assert ModelVersion.objects.count() == 1
+
+
 @pytest.mark.parametrize("name", ["", "x", "Has Space", "../up", "-dash", "a" * 65])
 def test_a_name_that_is_none_is_refused_before_anything_is_read(personas, store, tmp_path, name):
     with pytest.raises(Invalid, match="cannot be the name"):
