@@ -387,5 +387,6 @@ LOGGING = {
     "loggers": {
         "django.server": {"handlers": [], "propagate": True},
         "django.request": {"level": "ERROR"},
+        "httpx": {"level": "WARNING"},  # else a line for every question to the fleet
     },
 }
