@@ -9,7 +9,7 @@ import pytest
 from controlplane.registry import inspection
 from controlplane.registry.inspection import InspectionFailed
 from dataplane.contracts.catalog import VersionFile
-from dataplane.contracts.verdict import Refusal, Verdict
+from dataplane.contracts.verdict import Check, CheckState, Progress, Refusal, Verdict
 
 
 @pytest.fixture
@@ -65,3 +65,50 @@ def test_the_child_sees_none_of_our_environment(child, tmp_path: Path, monkeypat
     child("import os, sys; sys.exit(sorted(set(os.environ) - {'LC_CTYPE'}) and 'leaked' or 7)")
     with pytest.raises(InspectionFailed, match="exit code 7"):
         inspection.inspect(tmp_path)
+
+
+def telling(*lines: bytes, then: str) -> str:
+    return (
+        "import os, sys, time; descriptor = int(sys.argv[1].partition('=')[2]); "
+        f"[os.write(descriptor, line) for line in {lines!r}]; {then}"
+    )
+
+
+def test_progress_is_told_in_whole_lines_while_the_child_works(child, tmp_path: Path) -> None:
+    begun, ended = Progress("config"), Progress("config", ended=Check("config", CheckState.PASSED, ms=3))
+    raw = b"".join(msgspec.json.encode(news) + b"\n" for news in (begun, ended))
+    child(telling(raw[:10], raw[10:], then=printing(Verdict(refusals=(Refusal("", "no", "yes"),)), code=1)))
+    told: list[Progress | None] = []
+    inspection.inspect(tmp_path, tell=told.append)
+    assert told == [begun, ended]
+
+
+def test_a_silent_child_leaves_time_to_renew_a_lease(child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "_QUIET_S", 0.05)
+    child("import time; time.sleep(0.5); import sys; sys.exit(7)")
+    told: list[Progress | None] = []
+    with pytest.raises(InspectionFailed, match="exit code 7"):
+        inspection.inspect(tmp_path, tell=told.append)
+    assert told
+    assert set(told) == {None}
+
+
+@pytest.mark.parametrize(
+    ("written", "message"), [(r"b'{}\n'", "something else than progress"), ("b'x' * 200_000", "has no end")]
+)
+def test_progress_that_is_none_ends_the_child(child, tmp_path: Path, written: str, message: str) -> None:
+    child(telling(then=f"os.write(descriptor, {written}); time.sleep(60)"))
+    with pytest.raises(InspectionFailed, match=message):
+        inspection.inspect(tmp_path)
+
+
+def test_what_the_listener_raises_ends_the_child(child, tmp_path: Path) -> None:
+    marker = tmp_path / "went on"
+    child(telling(msgspec.json.encode(Progress("config")) + b"\n", then=f"time.sleep(2); open({str(marker)!r}, 'w')"))
+
+    def give_up(_: Progress | None) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        inspection.inspect(tmp_path, tell=give_up)
+    assert not marker.exists()

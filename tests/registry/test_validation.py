@@ -26,7 +26,7 @@ from controlplane.registry import lifecycle, validation_steps, workplace
 from controlplane.registry.checklist import LINES
 from controlplane.registry.inspection import InspectionFailed
 from dataplane.contracts.replica import Device, TrialReport, TrialState
-from dataplane.contracts.verdict import version_digest
+from dataplane.contracts.verdict import Progress, version_digest
 from tenants.actor import member_actor
 
 ALL_PASSED = dict.fromkeys((line.name for line in LINES), "passed")
@@ -167,6 +167,32 @@ def test_a_reader_that_breaks_down_is_our_fault_and_tried_again(personas, carded
     assert stored(version).state == "validating"
     assert "SIGSEGV" in job_of(version).error
     assert "SIGSEGV" not in line(version, "names")[0]
+
+
+def test_each_line_is_shown_as_running_and_then_as_over_while_the_reader_is_at_it(
+    personas, carded, home_store, fleet, monkeypatch, good_verdict
+):
+    seen = []
+
+    def in_steps(folder: Path, *, tell):
+        for check in good_verdict.checks:
+            tell(Progress(check.name))
+            tell(None)
+            seen.append(dict(lines(version)))
+            tell(Progress(check.name, ended=check))
+        seen.append(dict(lines(version)))
+        return good_verdict
+
+    monkeypatch.setattr(validation_steps, "inspect", in_steps)
+    version = bring(personas.acme, carded, home_store)
+    validate(version)
+    shown = [[states[name] for name in ("names", "weights", "tokenizer")] for states in seen]
+    names = [check.name for check in good_verdict.checks]
+    assert shown[names.index("files")] == ["running", "pending", "pending"]
+    assert shown[names.index("weights")] == ["passed", "running", "pending"]
+    assert shown[names.index("finite")] == ["passed", "passed", "running"], "the tokenizer is not tried yet"
+    assert shown[-1] == ["passed", "passed", "passed"]
+    assert seen[-1]["memory"] == "pending"
 
 
 def test_files_that_are_not_those_that_arrived_are_refused(
