@@ -8,7 +8,7 @@ from typing import Any
 from dataplane.inspect.names import CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, SPECIAL_TOKENS, TOKENIZER
 from dataplane.inspect.names import TOKENIZER_CONFIG as SETTINGS
 from tests.hostile.case import Change, both, change, edit, remove, write
-from tests.hostile.weights import split_weights
+from tests.hostile.weights_cases import split_weights
 from tests.text import tokenizer_files
 from tests.tiny_models import make_tiny_llama
 

@@ -19,17 +19,18 @@ import pytest
 
 from dataplane.contracts import verdict as contract
 from dataplane.contracts.verdict import CHECKS, MAX_CARD_BYTES, CheckState, Verdict
-from tests.hostile import folders, templates, texts, tokenizers, weights
+from tests.hostile import folder_cases, template_cases, text_cases, tokenizer_cases, weights_cases
 from tests.hostile.case import ACCEPTED, EITHER, Case
 from tests.hostile.good_models import GOOD, SMALL, make
 from tests.text.tokenizer_files import BUNDLED
 from tests.tiny_models import make_tiny_llama
 
-CORPUS = {
-    f"{case.family}: {case.name}"[:90]: case
-    for module in (weights, folders, texts, tokenizers, templates)
+CASES = [
+    case
+    for module in (weights_cases, folder_cases, text_cases, tokenizer_cases, template_cases)
     for case in module.CASES
-}
+]
+CORPUS = {f"{case.family}: {case.name}"[:90]: case for case in CASES}
 _SIDE_BY_SIDE = 2
 
 
@@ -143,17 +144,23 @@ def test_a_hostile_folder_is_refused_or_harmless(
 
 
 def test_the_corpus_is_large_and_has_every_family() -> None:
-    assert len(CORPUS) == sum(len(module.CASES) for module in (weights, folders, texts, tokenizers, templates)) >= 300
+    assert (
+        len(CORPUS)
+        == sum(
+            len(module.CASES) for module in (weights_cases, folder_cases, text_cases, tokenizer_cases, template_cases)
+        )
+        >= 300
+    )
     assert len({case.family for case in CORPUS.values()}) >= 15
-    assert len(set(folders.ODD_NAMES)) == len(folders.ODD_NAMES) >= 60
+    assert len(set(folder_cases.ODD_NAMES)) == len(folder_cases.ODD_NAMES) >= 60
 
 
 def test_what_the_corpus_would_run_leaves_its_mark(tmp_path: Path) -> None:
     """The control: the same pickle, read by somebody who trusts it."""
     model = make_tiny_llama(tmp_path / "model", **SMALL)
-    folders.pickled("weights.pkl", 4)(model)
+    folder_cases.pickled("weights.pkl", 4)(model)
     pickle.loads((model / "weights.pkl").read_bytes())
-    assert folders.marker_of(model).exists()
+    assert folder_cases.marker_of(model).exists()
 
 
 def inspected(folder: Path, *options: str) -> tuple[int, Verdict]:

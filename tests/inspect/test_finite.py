@@ -11,7 +11,7 @@ from dataplane.inspect import finite
 from dataplane.inspect.folder import File
 from dataplane.inspect.refusals import Refused
 from dataplane.inspect.safetensors_header import DTYPE_BYTES, Tensor, header_length, read_header
-from tests.hostile.weights import LARGEST, NOT_FINITE, file_of
+from tests.hostile.weights_cases import LARGEST, NOT_FINITE, file_of
 
 
 def opened(path: Path, raw: bytes) -> tuple[File, dict[str, Tensor]]:

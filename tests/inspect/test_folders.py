@@ -11,7 +11,7 @@ from dataplane.inspect.folder import FolderError
 from dataplane.inspect.inspection import inspect
 from dataplane.inspect.names import CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
 from tests.hostile.case import Change, change, edit, remove, write
-from tests.hostile.weights import cut, element, split_weights
+from tests.hostile.weights_cases import cut, element, split_weights
 from tests.text import tokenizer_files
 from tests.tiny_models import make_tiny_llama
 

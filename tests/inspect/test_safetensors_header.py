@@ -12,7 +12,7 @@ from dataplane.inspect.safetensors_header import (
     header_length,
     read_header,
 )
-from tests.hostile.weights import HEADERS, ONE, file_of
+from tests.hostile.weights_cases import HEADERS, ONE, file_of
 
 
 def ours(raw: bytes) -> dict[str, Tensor]:

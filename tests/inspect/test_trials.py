@@ -17,7 +17,7 @@ from dataplane.inspect.judging import NoVerdict, judge
 from dataplane.text import trial
 from tests.hostile.case import change, write
 from tests.hostile.good_models import SMALL
-from tests.hostile.tokenizers import splitting
+from tests.hostile.tokenizer_cases import splitting
 from tests.tiny_models import make_tiny_llama
 
 LIMITS = sandbox.Limits(memory_bytes=1 << 36, cpu_s=10, open_files=4096)

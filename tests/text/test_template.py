@@ -4,7 +4,7 @@ import jinja2
 import pytest
 
 from dataplane.text.template import ChatTemplate, TemplateFailed, check_syntax
-from tests.hostile.templates import BOMBS, BROKEN, ESCAPES
+from tests.hostile.template_cases import BOMBS, BROKEN, ESCAPES
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from dataplane.text.detokenize import ByteLevel, Pieces
 from dataplane.text.tokenizer_components import TokenizerRefused
 from dataplane.text.tokenizer_schema import read_vocabulary
-from tests.hostile.tokenizers import CONTRADICTIONS, FLAGS, NOT_LISTED
+from tests.hostile.tokenizer_cases import CONTRADICTIONS, FLAGS, NOT_LISTED
 from tests.text import tokenizer_files
 
 

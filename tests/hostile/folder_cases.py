@@ -15,7 +15,7 @@ from pathlib import Path
 from dataplane.inspect.names import CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, SPECIAL_TOKENS, TOKENIZER, WEIGHTS
 from dataplane.inspect.names import TOKENIZER_CONFIG as SETTINGS
 from tests.hostile.case import ACCEPTED, Case, Change, both, cases, remove, write
-from tests.hostile.weights import linked, shard_name, sharded
+from tests.hostile.weights_cases import linked, shard_name, sharded
 
 
 class Evil:
