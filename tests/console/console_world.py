@@ -2,7 +2,9 @@
 
 import re
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from django.db import connection
 from django.test import Client
@@ -63,6 +65,14 @@ def _report(personas: Personas, deployment_id: str, names: list[str], at_ms: int
     )
     table = ReplicaTable(node="n1", number=1, at_ms=at_ms, replicas=replicas)
     fleet.report_replicas(actor=PLATFORM, report=FleetReport(table=table, events=events))
+
+
+def report_node(replicas: Sequence[Any], number: int = 2, **report: Any) -> None:
+    """Have node n1 report ``replicas``, each the fields that matter, and what else a fleet tells."""
+    now_ms = int(time.time() * 1000)
+    rows = tuple(ReplicaReport(node="n1", since_ms=now_ms, socket="", **vars(each)) for each in replicas)
+    table = ReplicaTable(node="n1", number=number, at_ms=now_ms, replicas=rows)
+    fleet.report_replicas(actor=PLATFORM, report=FleetReport(table=table, events=(), **report))
 
 
 def page(client: Client, url: str, status: int = 200, **headers: str) -> str:

@@ -1,12 +1,13 @@
 """What people see. Who may reach which page at all is the matrix of tests/isolation."""
 
+import re
+
 import pytest
 from console_world import fill, num_queries, page
 from django.urls import reverse
 from domain import PLATFORM, deploy
 
-from controlplane.deployments import services as deployments
-from dataplane.contracts.catalog import Limits, Share
+from dataplane.contracts.catalog import Limits
 from tenants.actor import member_actor, platform_actor
 from tenants.services import issue_key
 from tenants.services.quotas import set_tenant_quota
@@ -16,17 +17,24 @@ FRAME_QUERIES = 4
 """Session, person, place, places: what every page of a member asks."""
 PAGE_QUERIES = {
     "/t/acme/": 8,
+    "/t/acme/start": 7,
     "/t/acme/playground": 4,
-    "/t/acme/deployments": 3,
+    "/t/acme/deployments": 5,
+    "/t/acme/deployments/new": 4,
     "/t/acme/deployments/{deployment}": 8,
+    "/t/acme/deployments/{deployment}?tab=replicas": 5,
     "/t/acme/deployments/{deployment}?tab=requests": 4,
-    "/t/acme/deployments/{deployment}?tab=events": 5,
-    "/t/acme/deployments/{deployment}/pause": 6,
+    "/t/acme/deployments/{deployment}?tab=events": 6,
+    "/t/acme/deployments/{deployment}/settings": 3,
+    "/t/acme/deployments/{deployment}/pause": 7,
     "/t/acme/keys": 2,
     "/t/acme/keys/new": 3,
     "/t/acme/usage": 6,
     "/t/acme/usage?by=deployment": 7,
-    "/t/acme/usage?by=version": 7,
+    "/t/acme/usage?by=version": 8,
+    "/t/acme/members": 2,
+    "/t/acme/members/leave": 0,
+    "/t/acme/audit": 1,
 }
 
 
@@ -44,18 +52,15 @@ def test_no_page_asks_more_than_eight_times():
     assert max(PAGE_QUERIES.values()) <= 8
 
 
-@pytest.mark.parametrize("name", ["home", "playground", "deployments", "keys", "usage"])
+@pytest.mark.parametrize("name", ["home", "start", "playground", "deployments", "keys", "usage", "members", "audit"])
 def test_every_page_works_before_there_is_anything(name, alice):
     text = page(alice, reverse(f"console:{name}", args=["acme"]))
     assert "None" not in text.replace('placeholder="None"', "")
 
 
-def test_the_first_page_shows_how_to_begin_until_the_first_request(alice, personas):
-    assert "Deploy a model" in page(alice, "/t/acme/")
-    deploy(personas.acme, name="first")
-    text = page(alice, "/t/acme/")
-    assert "Make the first call" in text
-    assert '"model": "first"' in text.replace("&quot;", '"')
+def test_the_first_page_leads_to_the_checklist_until_the_first_request(alice, signed_in, personas):
+    assert 'href="/t/acme/start">Get started</a><a class="button"' in page(alice, "/t/acme/")
+    assert "/t/acme/start" not in page(signed_in("carol"), "/t/acme/")
 
 
 def test_the_first_page_says_whether_it_is_well(alice, busy):
@@ -88,23 +93,24 @@ def test_what_a_tenant_wrote_is_text_and_never_markup(alice, personas):
 @pytest.mark.parametrize(
     ("name", "entries"),
     [
-        ("alice", ["Home", "Playground", "Deployments", "API keys", "Usage"]),
-        ("carol", ["Home", "Playground", "Deployments", "API keys", "Usage"]),
-        ("bill", ["Home", "Usage"]),
+        ("alice", ["Home", "Get started", "Playground", "Deployments", "API keys", "Usage", "Members", "Audit"]),
+        ("carol", ["Home", "Playground", "Deployments", "API keys", "Usage", "Members"]),
+        ("bill", ["Home", "Usage", "Members"]),
     ],
 )
 def test_the_navigation_names_what_one_may_open(name, entries, signed_in, busy):
     client = signed_in(name)
     text = page(client, "/t/acme/")
-    shown = [label for label in ("Home", "Playground", "Deployments", "API keys", "Usage") if f">{label}</a>" in text]
-    assert shown == entries
+    menu = text.split('aria-label="Acme"')[1].split("</nav>")[0]
+    assert [label for label in re.findall(r">([^<]+)</a>", menu) if label != "Models"] == entries
     assert "Platform" not in text
 
 
 def test_who_may_change_nothing_is_offered_no_change(signed_in, busy):
     carol = signed_in("carol")
     assert "Create a key" not in page(carol, "/t/acme/keys")
-    assert "Pause" not in page(carol, f"/t/acme/deployments/{busy.deployment.id}")
+    assert "Settings" not in page(carol, f"/t/acme/deployments/{busy.deployment.id}")
+    assert "Deploy a version" not in page(carol, "/t/acme/deployments")
 
 
 def test_who_may_not_read_requests_is_shown_none(signed_in, busy):
@@ -113,45 +119,31 @@ def test_who_may_not_read_requests_is_shown_none(signed_in, busy):
         assert "req_" not in page(bill, url)
 
 
-def test_the_deployment_is_told_with_replicas_shares_requests_and_events(alice, busy):
-    here = f"/t/acme/deployments/{busy.deployment.id}"
-    overview = page(alice, here)
-    assert "rep_0" in overview
-    assert "In use 320" in overview
-    assert "whole pool" in overview
-    assert busy.request_id in page(alice, f"{here}?tab=requests")
-    assert "Smoke passed" in page(alice, f"{here}?tab=events")
-    page(alice, f"{here}?tab=secrets", status=404)
-
-
-def test_a_shared_deployment_tells_nothing_of_its_replicas(signed_in, busy, personas):
-    deployments.set_grant(actor=PLATFORM, deployment_id=busy.deployment.id, grantee_slug="evil", share=Share())
-    mallory = signed_in("mallory")
-    here = f"/t/evil/deployments/{busy.deployment.id}"
-    text = page(mallory, here)
-    assert "acme/chat" in text
-    assert "rep_0" not in text
-    assert "Pause" not in text
-    page(mallory, f"{here}?tab=events", status=404)
-    page(mallory, f"{here}/pause", status=404)
-    assert busy.request_id not in page(mallory, f"{here}?tab=requests")
-
-
 def test_a_live_part_comes_without_its_frame(alice, busy):
-    for url, words in (("/t/acme/", "Last errors"), (f"/t/acme/deployments/{busy.deployment.id}", "rep_0")):
+    here = f"/t/acme/deployments/{busy.deployment.id}"
+    live = {
+        "/t/acme/": "Last errors",
+        "/t/acme/start": "All done",
+        "/t/acme/deployments": "Live",
+        here: "KV pool",
+        f"{here}?tab=replicas": "rep_0",
+        f"{here}?tab=events": "Smoke passed",
+    }
+    for url, words in live.items():
         part = page(alice, url, hx_request="true")
         assert "<html" not in part
         assert words in part
 
 
-def test_pausing_wants_the_name_and_resuming_brings_it_back(alice, busy):
-    here = f"/t/acme/deployments/{busy.deployment.id}"
-    assert "acme" in page(alice, f"{here}/pause")
-    assert alice.post(f"{here}/pause", {"confirm": "chat "}).status_code == 422
-    assert alice.post(f"{here}/pause", {"confirm": "chat"}).status_code == 302
-    assert "is paused" in page(alice, here)
-    assert "chat" not in page(alice, "/t/acme/playground").split('id="model"')[-1].split("</select>")[0]
-    assert alice.post(f"{here}/resume").status_code == 302
+def test_without_a_price_a_cost_is_not_told_as_nothing(alice, root, busy):
+    for url in ("/t/acme/", "/t/acme/usage"):
+        text = page(alice, url)
+        assert "no price set" in text
+        assert "$0" not in text
+    assert "data-input" not in page(alice, "/t/acme/playground")
+    root.post("/platform/prices", {"deployment_id": "", "input_usd": "0", "output_usd": "0.5", "effective_from": ""})
+    assert "no price set" not in page(alice, "/t/acme/usage")
+    assert 'data-input="0" data-output="500000"' in page(alice, "/t/acme/playground")
 
 
 def test_the_usage_page_names_keys_deployments_and_versions(alice, busy):

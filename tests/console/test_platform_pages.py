@@ -1,7 +1,18 @@
-import pytest
-from console_world import num_queries, page
+from datetime import timedelta
+from types import SimpleNamespace
 
-from tenants.actor import platform_actor
+import pytest
+from console_world import fill, num_queries, page, report_node
+from django.utils import timezone
+from domain import PLATFORM
+from spool_records import Life
+
+from controlplane.jobs.lease import JobState
+from controlplane.jobs.models import Job
+from controlplane.metering.services import ingest
+from dataplane.contracts.ids import Kind, new_id
+from dataplane.contracts.replica import Device, NodeReport, ReplicaState, Tier, TierCost
+from tenants.actor import acting_as, platform_actor, system_actor
 from tenants.selectors import get_tenant, list_tenants
 
 FORM = {
@@ -20,7 +31,18 @@ def test_the_fleet_shows_replicas_with_whose_blocks_they_hold(root, busy):
     assert "<html" not in page(root, "/platform/fleet", hx_request="true")
 
 
-@pytest.mark.parametrize(("url", "queries"), [("/platform/fleet", 7), ("/platform/tenants", 2)])
+@pytest.mark.parametrize(
+    ("url", "queries"),
+    [
+        ("/platform/fleet", 7),
+        ("/platform/tenants", 2),
+        ("/platform/budgets", 5),
+        ("/platform/warm-pool", 4),
+        ("/platform/prices", 2),
+        ("/platform/jobs", 5),
+        ("/platform/audit", 1),
+    ],
+)
 def test_a_page_of_the_platform_asks_at_most_eight_times(url, queries, root, busy):
     assert num_queries(root, url) == 3 + queries  # session, person, places
 
@@ -28,6 +50,10 @@ def test_a_page_of_the_platform_asks_at_most_eight_times(url, queries, root, bus
 def test_the_platforms_pages_work_before_there_is_anything(db, root):
     assert "No node has reported" in page(root, "/platform/fleet")
     assert "Acme" in page(root, "/platform/tenants")
+    assert "Nothing is deployed" in page(root, "/platform/budgets")
+    assert "No node has reported" in page(root, "/platform/warm-pool")
+    assert "No price is set" in page(root, "/platform/prices")
+    assert "No job is dead" in page(root, "/platform/jobs")
 
 
 def test_limits_are_edited_and_an_empty_field_is_no_limit(root, personas):
@@ -71,3 +97,134 @@ def test_suspending_wants_the_name_and_a_reason(root, personas):
 
 def test_a_tenant_that_does_not_exist_is_not_found(root):
     page(root, "/platform/tenants/nobody/limits", status=404)
+
+
+def test_a_pool_tells_what_each_tenant_is_promised_uses_borrows_and_caches(root, busy):
+    share = {"tenant": "acme", "guarantee_tokens": "128", "cap_tokens": "", "weight": "3"}
+    assert root.post(f"/platform/budgets/{busy.deployment.id}/share", share).status_code == 302
+    text = page(root, "/platform/budgets")
+    for words in (
+        "acme/chat",
+        "Used 128",
+        "Borrowed 192",
+        "Cached 128",
+        "Guaranteed 128",
+        "Weight 3",
+        "2 running, 1 waiting",
+    ):
+        assert words in text, words
+
+
+def test_the_longest_wait_of_late_is_told_of_whom_it_struck(root, personas):
+    busy = fill(personas)
+    assert "No wait in 5 min" in page(root, "/platform/budgets")
+    for queue_ms in (40, 9_300):
+        life = Life(personas.acme.id, deployment_id=busy.deployment.id)
+        life.request_id = new_id(Kind.REQUEST)
+        ingest(actor=PLATFORM, records=[life.admit(), life.final(1, queue_ms=queue_ms), life.closed(1)])
+    assert "Longest wait, 5 min: 9,300 ms" in page(root, "/platform/budgets")
+
+
+def test_a_tenant_is_let_in_and_out_again(root, busy, signed_in):
+    url = f"/platform/budgets/{busy.deployment.id}"
+    share = {"tenant": "evil", "guarantee_tokens": "0", "cap_tokens": "64", "weight": "1"}
+    assert root.post(f"{url}/share", share).status_code == 302
+    assert "acme/chat" in page(signed_in("mallory"), "/t/evil/deployments")
+    assert 'value="64"' in page(root, f"{url}/share?tenant=evil")
+    assert root.post(f"{url}/unshare", {"tenant": "evil"}).status_code == 302
+    assert "acme/chat" not in page(signed_in("mallory"), "/t/evil/deployments")
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"guarantee_tokens": "100000"}, "do not fit"),
+        ({"cap_tokens": "1", "guarantee_tokens": "64"}, "below its guarantee"),
+        ({"tenant": "nobody"}, "is not one of the available choices"),
+        ({"weight": "0"}, "greater than or equal to 1"),
+        ({"weight": "1001"}, "from 1 to 1000"),
+    ],
+)
+def test_a_share_that_cannot_be_kept_is_refused_with_the_numbers(fields, fault, root, busy):
+    share = {"tenant": "evil", "guarantee_tokens": "0", "cap_tokens": "", "weight": "1"} | fields
+    answer = root.post(f"/platform/budgets/{busy.deployment.id}/share", share)
+    assert answer.status_code == 422
+    assert fault in answer.content.decode()
+
+
+def test_the_warm_pool_tells_tiers_memory_sleepers_and_costs(root, busy):
+    asleep = SimpleNamespace(
+        replica_id="rep_9", state=ReplicaState.ASLEEP, cause="idle for 5 min", deployment_id=busy.deployment.id,
+        memory_bytes=512 << 20, eta_ms=420,
+    )  # fmt: skip
+    cold = SimpleNamespace(
+        replica_id="rep_8", state=ReplicaState.COLD, cause="idle", deployment_id=busy.deployment.id, idle=True,
+        tier=Tier.DISK,
+    )  # fmt: skip
+    idle = SimpleNamespace(replica_id="rep_7", state=ReplicaState.WARM_IDLE, cause="waits")
+    report_node(
+        [asleep, cold, idle],
+        costs={busy.deployment.id: (TierCost(Tier.WARM, 1820, 2400, 7),)},
+        resources=NodeReport(32 << 30, 18 << 30, (Device("cpu", "2 cores", 32 << 30),), 2 << 30, 1, 8),
+    )
+    text = page(root, "/platform/warm-pool")
+    for words in (
+        "512 MiB of 2 GiB",
+        "18 GiB",
+        "2 <small>of 8",
+        "Idle for 5 min",
+        "420 ms",
+        "On disk",
+        "1,820 ms",
+        ":59",
+    ):
+        assert words in text, words
+
+
+def test_a_price_is_set_once_and_the_next_takes_over(root, busy):
+    price = {"deployment_id": "", "input_usd": "0.15", "output_usd": "0.6", "effective_from": ""}
+    assert root.post("/platform/prices", price).status_code == 302
+    assert root.post("/platform/prices", price | {"output_usd": "0.7"}).status_code == 302
+    later = {"deployment_id": busy.deployment.id, "effective_from": "2999-01-01T00:00"}
+    assert root.post("/platform/prices", price | later).status_code == 302
+    text = page(root, "/platform/prices")
+    assert [text.count(f">{state}<") for state in ("Active", "Past", "Planned")] == [1, 1, 1]
+    assert "$0.7000" in text
+    assert "acme/chat" in text
+    again = root.post("/platform/prices", price | later)
+    assert again.status_code == 422
+    assert "There is a price from that moment on" in again.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"input_usd": "-1"}, "greater than or equal to 0"),
+        ({"output_usd": "2000000"}, "less than or equal to 1000000"),
+        ({"output_usd": "0.0000001"}, "no more than 6 decimal places"),
+        ({"output_usd": "NaN"}, "Enter a number"),
+        ({"effective_from": "2020-01-01T00:00"}, "Choose a time from now on"),
+        ({"deployment_id": "dep_of_nobody"}, "is not one of the available choices"),
+    ],
+)
+def test_a_price_that_cannot_be_is_refused_at_its_field(fields, fault, root, busy):
+    price = {"deployment_id": "", "input_usd": "1", "output_usd": "1", "effective_from": ""} | fields
+    answer = root.post("/platform/prices", price)
+    assert answer.status_code == 422
+    assert fault in answer.content.decode()
+    assert "No price is set" in page(root, "/platform/prices")
+
+
+def test_a_dead_job_is_shown_with_its_reason_and_retried(root, personas):
+    now = timezone.now()
+    with acting_as(system_actor("tests")):
+        job = Job.objects.create(
+            kind="metering.roll_up", key="k1", state=JobState.DEAD, run_at=now, error="<b>full</b>", ended_at=now
+        )
+        Job.objects.create(kind="metering.roll_up", key="k2", state=JobState.QUEUED, run_at=now - timedelta(minutes=2))
+    text = page(root, "/platform/jobs")
+    assert "&lt;b&gt;full" in text
+    assert "No worker?" in text
+    assert root.post(f"/platform/jobs/{job.pk}/retry").status_code == 302
+    assert "No job is dead" in page(root, "/platform/jobs")
+    assert root.post(f"/platform/jobs/{job.pk}/retry").status_code == 409
