@@ -9,6 +9,10 @@ from controlplane.registry import cards, lifecycle
 from controlplane.registry.differences import Content, Difference, difference
 from controlplane.registry.entries import version_files
 from controlplane.registry.models import WHOLE, Model, ModelAlias, ModelVersion, VersionCheck, VersionState
+from controlplane.registry.validation_fit import Fit, fits
+from controlplane.registry.validation_steps import devices
+from dataplane.contracts.model_config import ModelConfig
+from dataplane.contracts.replica import Device
 from tenants.actor import Actor, reading_as, require
 from tenants.errors import Conflict, NotFound
 from tenants.roles import Permission
@@ -31,6 +35,14 @@ class VersionDetail:
     card: str
     dependents: Sequence[str]
     derived: Sequence[ModelVersion]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFit:
+    """A device at hand, and the precisions in which it holds a replica of a model; none where it is too small."""
+
+    device: Device
+    fits: tuple[Fit, ...]
 
 
 def list_models(*, actor: Actor) -> list[Model]:
@@ -112,6 +124,12 @@ def compare_versions(*, actor: Actor, old_id: str, new_id: str) -> Difference:
     with reading_as(actor):
         old, new = (get_version(actor=actor, version_id=version_id) for version_id in (old_id, new_id))
         return difference(_content(old), _content(new))
+
+
+def memory_fits(*, actor: Actor, config: ModelConfig) -> list[DeviceFit]:
+    """Return how a model fits each device at hand, by the planner's arithmetic."""
+    require(actor, Permission.MODELS_READ)
+    return [DeviceFit(device, tuple(fits(config, [device]))) for device in devices()]
 
 
 def _content(version: ModelVersion) -> Content:

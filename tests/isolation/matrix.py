@@ -110,6 +110,17 @@ console:home GET                                      302   200 200   200  200  
 console:start GET                                     302   200 200   403  403     404  404  302  302  302
 console:playground GET                                302   200 200   200  403     404  404  302  302  302
 console:playground-stream POST                        302   200 200   200  403     404  404  302  302  302
+console:models GET                                    302   200 200   200  403     404  404  302  302  302
+console:model GET                                     302   200 200   200  403     404  404  302  302  302
+console:alias-set POST                                302   422 422   403  403     404  404  302  302  302
+console:alias-delete GET                              302   200 200   403  403     404  404  302  302  302
+console:alias-delete POST                             302   422 422   403  403     404  404  302  302  302
+console:version GET                                   302   200 200   200  403     404  404  302  302  302
+console:version-archive GET                           302   200 200   403  403     404  404  302  302  302
+console:version-archive POST                          302   422 422   403  403     404  404  302  302  302
+console:upload-new GET                                302   200 200   403  403     404  404  302  302  302
+console:upload GET                                    302   200 200   403  403     404  404  302  302  302
+console:upload-abort POST                             302   302 302   403  403     404  404  302  302  302
 console:deployments GET                               302   200 200   200  403     404  404  302  302  302
 console:deployment GET                                302   200 200   200  403     404  404  302  302  302
 console:deployment-pause GET                          302   200 200   403  403     404  404  302  302  302
@@ -134,6 +145,7 @@ console:invitation-revoke POST                        302   302 403   403  403  
 console:audit GET                                     302   200 200   403  403     404  404  302  302  302
 
 # what wants the password again: who may do it at all is sent there first
+console:version-delete GET,POST                       302   302 302   403  403     404  404  302  302  302
 console:deployment-delete GET,POST                    302   302 302   403  403     404  404  302  302  302
 console:member-invite GET,POST                        302   302 403   403  403     404  404  302  302  302
 console:member-role GET,POST                          302   302 403   403  403     404  404  302  302  302
