@@ -26,7 +26,7 @@ class FleetAway(Exception):
 def run(request: TrialRequest, *, patience_s: float, tell: Callable[[TrialReport], None]) -> TrialReport:
     """Have the version tried, and return how the trial ended.
 
-    A trial that is under way is joined and one that has ended is believed: a version does not change.
+    A trial that is under way is joined and one that came to a verdict is believed: a version does not change.
 
     Args:
         request: the version, and how to run it.
@@ -43,7 +43,7 @@ def run(request: TrialRequest, *, patience_s: float, tell: Callable[[TrialReport
         trust_env=False,
     ) as fleet:
         report = _ask(fleet, request.version.id)
-        if report is None:
+        if report is None or report.state is TrialState.GIVEN_UP:
             _call(fleet, "POST", "/trials", {httpx.codes.ACCEPTED}, content=msgspec.json.encode(request))
             report = TrialReport(request.version.id, TrialState.RUNNING)
         due = time.monotonic() + patience_s
@@ -55,6 +55,8 @@ def run(request: TrialRequest, *, patience_s: float, tell: Callable[[TrialReport
             if news is None:
                 raise FleetAway("the fleet has forgotten the trial: it was started again")
             report = news
+    if report.state is TrialState.GIVEN_UP:
+        raise FleetAway(f"the fleet gave the trial up: {report.cause}")
     return report
 
 

@@ -251,11 +251,12 @@ class TrialRequest(msgspec.Struct, frozen=True):
 
 
 class TrialState(StrEnum):
-    """How a trial stands."""
+    """How a trial stands. FAILED is the version's fault; GIVEN_UP is the fleet's: no room, or no end in time."""
 
     RUNNING = "running"
     PASSED = "passed"
     FAILED = "failed"
+    GIVEN_UP = "given_up"
 
 
 class TrialReport(msgspec.Struct, frozen=True):

@@ -82,7 +82,8 @@ class Trials:
         for version_id, (_, begun_s) in list(self._running.items()):
             if now_s - begun_s > LONGEST_S:
                 why = self._reports[version_id].cause
-                self.failed(deployment_id(version_id), f"not over after {LONGEST_S:.0f} s; at last: {why}")
+                cause = f"not over after {LONGEST_S:.0f} s; at last: {why}"
+                self._end(deployment_id(version_id), TrialState.GIVEN_UP, cause)
 
     def _end(self, deployment: str, state: TrialState, cause: str, first_token_ms: int = 0) -> None:
         version_id = deployment.removeprefix(TRIAL_PREFIX)

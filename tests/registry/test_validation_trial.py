@@ -69,6 +69,14 @@ def test_a_fleet_that_forgot_the_trial_is_asked_anew_another_time(fleet: FleetDo
     assert len(fleet.asked) == 2
 
 
+def test_a_trial_that_the_fleet_gave_up_is_no_verdict_and_begun_anew_another_time(fleet: FleetDouble):
+    fleet.script = [replace(RUNNING, state=TrialState.GIVEN_UP, cause="no room")]
+    for asked in (1, 2):
+        with pytest.raises(FleetAway, match="no room"):
+            ask()
+        assert len(fleet.asked) == asked
+
+
 def test_no_fleet_at_all_is_a_fleet_that_is_away(settings):
     settings.PAGODA_FLEET_URL = "http://127.0.0.1:1"
     with pytest.raises(FleetAway, match="does not answer"):
