@@ -19,7 +19,7 @@ BUNDLED_MODEL = "smollm2-135m-instruct"
 _OURS = ("PAGODA_", "DATABASE_", "REDIS_", "AWS_")
 _PASSED_ON = (
     "PAGODA_DEBUG", "PAGODA_PUBLIC_HOSTS", "PAGODA_SIGNUP_OPEN", "PAGODA_SMTP_URL", "PAGODA_EMAIL_FROM",
-    "PAGODA_WARM_IDLE_FLOOR", "PAGODA_MODEL_DIR", "PAGODA_FAILPOINTS",
+    "PAGODA_WARM_IDLE_FLOOR", "PAGODA_ASLEEP_MEMORY_MB", "PAGODA_MODEL_DIR", "PAGODA_FAILPOINTS",
 )  # fmt: skip
 """What a person may set for a stack beside ports, home and servers."""
 
