@@ -53,8 +53,9 @@ def test_a_wrong_password_and_an_unknown_address_get_the_same_answer(personas, c
 def test_guessing_is_stopped_after_five_tries_even_with_the_right_password(personas, client):
     for _ in range(5):
         sign_in(client, "alice@acme.example", "wrong")
-    sign_in(client, "alice@acme.example")
+    answer = sign_in(client, "alice@acme.example")
     assert not is_signed_in(client)
+    assert b"Five wrong passwords lock sign-in for this address for 5 minutes" in answer.content
     sign_in(client, "bob@acme.example")
     assert is_signed_in(client)
 
