@@ -110,7 +110,7 @@ def _product(home: Home, servers: Servers) -> list[Service]:
         Service("publisher", [python, "manage.py", "publish_catalog"], control, needs=migrated),
         Service(
             "jobs",
-            [*celery, "worker", "--pool", "threads", "--concurrency", "2", "--loglevel", "WARNING"],
+            [*celery, "worker", "--pool", "threads", "--concurrency", "4", "--loglevel", "WARNING"],
             control,
             needs=migrated,
         ),
