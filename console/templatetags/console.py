@@ -43,6 +43,10 @@ _STATE_TONES = {
     "revoked": "bad",
     "ended": "warn",
     "suspended": "bad",
+    "uploading": "info busy",
+    "validating": "info busy",
+    "rejected": "bad",
+    "archived": "warn",
 }
 _TIERS = {"asleep": "asleep", "warm": "warm", "disk": "on disk", "store": "in store"}
 _KIB = 1024
