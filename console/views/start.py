@@ -63,7 +63,11 @@ def _steps(actor: Actor, model: str) -> list[Step]:
         Step(
             bool(num_versions or model),
             "Bring a model",
-            "A version is ready to be deployed." if num_versions else "Upload its folder; every check is shown live.",
+            "A version is ready to be deployed."
+            if num_versions
+            else "One is shared with you."
+            if model
+            else "Upload its folder; every check is shown live.",
             "Upload a model",
             url_if_there("console:models", slug),
         ),
