@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,9 @@ _DEADLINE_S = 120.0
 
 
 class RunningStack:
-    """A running product. ``details`` is its ``up.json``."""
+    """A running product. ``details`` is its ``up.json``; ``environment`` is set besides what every product here has."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
         self.home = home
         self._ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         self.environment = {
@@ -35,6 +35,7 @@ class RunningStack:
             "PAGODA_HOME": str(home),
             "PAGODA_MODEL_DIR": str(MODEL_DIR),
             **{f"PAGODA_{name.upper()}_PORT": str(port) for name, port in self._ports.items()},
+            **environment,
         }
         for name in ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL"):
             self.environment.pop(name, None)
@@ -104,10 +105,10 @@ def wait_for(question: Callable[[], Any], what: str, deadline_s: float = _DEADLI
 
 
 @contextmanager
-def running_stack() -> Iterator[RunningStack]:
+def running_stack(**environment: str) -> Iterator[RunningStack]:
     """Start a product in a new folder, and end it with its folder."""
     home = Path("/tmp") / f"pgd-{secrets.token_hex(4)}"
-    stack = RunningStack(home)
+    stack = RunningStack(home, environment)
     try:
         stack.up()
         yield stack
