@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 
 from tenants.actor import Actor
 from tenants.roles import Permission
@@ -62,14 +62,6 @@ def frame(request: HttpRequest) -> dict[str, Any]:
     return context
 
 
-def url_if_there(name: str, *args: str) -> str:
-    """Return the address of a page, or nothing where this console has no such page."""
-    try:
-        return reverse(name, args=args)
-    except NoReverseMatch:
-        return ""
-
-
 def _tenant_items(request: HttpRequest, actor: Actor) -> list[Item]:
     if actor.home is None:
         return []
@@ -77,7 +69,8 @@ def _tenant_items(request: HttpRequest, actor: Actor) -> list[Item]:
     return [
         Item(label, url, _is_current(request, url, exact=name == "console:home"))
         for label, name, permission in _TENANT_ITEMS
-        if actor.may(permission) and (url := url_if_there(name, slug))
+        if actor.may(permission)
+        for url in [reverse(name, args=[slug])]
     ]
 
 

@@ -10,7 +10,6 @@ from django.views.decorators.http import require_GET
 
 from console.access import member_page
 from console.choices import chosen
-from console.frame import url_if_there
 from controlplane.deployments import selectors as deployments
 from controlplane.metering import selectors as metering
 from controlplane.registry import selectors as registry
@@ -28,8 +27,8 @@ class Step:
     done: bool
     title: str
     words: str
-    action: str = ""
-    url: str = ""
+    action: str
+    url: str
 
 
 @require_GET
@@ -69,7 +68,7 @@ def _steps(actor: Actor, model: str) -> list[Step]:
             if model
             else "Upload its folder; every check is shown live.",
             "Upload a model",
-            url_if_there("console:models", slug),
+            reverse("console:models", args=[slug]),
         ),
         Step(
             bool(model),
