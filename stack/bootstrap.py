@@ -129,12 +129,12 @@ def _describe(home: Home, deployment_id: str, api_key: str) -> None:
         "user_password": home.secret("user_password"),
         "api_key": api_key,
         "model": home.model_name,
-        "model_dir": str(home.model_dir),
-        "deployment_id": deployment_id,
     }
-    path = home.root / "up.json"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(values, indent=2))
+    hosted = {"model": home.model_name, "model_dir": str(home.model_dir), "deployment_id": deployment_id}
+    for name, content in (("up.json", values), ("hosted.json", hosted)):
+        path = home.root / name
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(content, indent=2))
 
 
 if __name__ == "__main__":

@@ -128,9 +128,16 @@ class Home:
 
     def described(self) -> dict[str, str]:
         """Return ``up.json``: addresses, sign-ins, key and model of the last start; empty before the first."""
-        path = self.root / "up.json"
-        described: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-        return described
+        return self._written("up.json")
+
+    def hosted(self) -> dict[str, str]:
+        """Return the model of the last start, its folder and the deployment made of it; empty before the first."""
+        return self._written("hosted.json")
+
+    def _written(self, name: str) -> dict[str, str]:
+        path = self.root / name
+        values: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+        return values
 
     def secret(self, name: str) -> str:
         """Return a secret made with the folder."""

@@ -26,8 +26,8 @@ def require(home: Home, progress: Progress) -> None:
         return
     if not home.model_dir.is_dir():
         raise StackError(f"PAGODA_MODEL_DIR is {home.model_dir}, which is no folder of this machine.")
-    described = home.described()
-    if (described.get("model"), described.get("model_dir")) == (name, str(home.model_dir)):
+    hosted = home.hosted()
+    if (hosted.get("model"), hosted.get("model_dir")) == (name, str(home.model_dir)):
         return  # it was imported before
     _check(home, progress)
     progress.done(f"{home.model_dir} can be served, as {name}")

@@ -86,7 +86,7 @@ def manage(home: Home, arguments: list[str]) -> int:
 def _finish(home: Home, progress: Progress) -> None:
     _wait_for_services(home, progress)
     details = home.described()
-    _wait_for_model(home, details, progress)
+    _wait_for_model(home, {**details, **home.hosted()}, progress)
     _print_summary(details, progress)
 
 

@@ -13,6 +13,13 @@ ENDLESS = " ".join(["one two three four five six"] * 4)
 """Answered greedily, the bundled model repeats itself until it is stopped (transformers does the same)."""
 
 
+def test_the_stack_describes_itself_with_the_agreed_keys(product):
+    assert set(product.details) == {
+        "console_url", "api_url", "gateway_url", "admin_email", "admin_password", "tenant", "user_email",
+        "user_password", "api_key", "model",
+    }  # fmt: skip
+
+
 def test_a_key_made_in_the_console_calls_the_model_and_the_request_shows_up(visitor, client_of, product):
     model = product.details["model"]
     with visitor.window("user") as page:
