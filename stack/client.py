@@ -5,16 +5,17 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from stack.home import Home, StackError
+from stack.home import Home, StackError, chosen
 
 
 def call(home: Home, name: str, *, service: str = "", timeout_s: float = 60.0) -> dict[str, Any] | None:
     """Ask the supervisor; None when none runs.
 
     Raises:
-        StackError: the supervisor refused the call; the message names the services there are.
+        StackError: the supervisor refused the call, naming the services there are, or did not answer in time.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
@@ -24,9 +25,21 @@ def call(home: Home, name: str, *, service: str = "", timeout_s: float = 60.0) -
             answer: dict[str, Any] = json.loads(connection.makefile("rb").readline() or b"null")
         except (FileNotFoundError, ConnectionRefusedError):
             return None
+        except TimeoutError as error:
+            what = service or "The stack"
+            raise StackError(f"{what} did not get there in {timeout_s:.0f} s; see {home.root / 'logs'}.") from error
     if answer and "error" in answer:
         raise StackError(str(answer["error"]))
     return answer
+
+
+def running_settings(home: Home) -> dict[str, str] | None:
+    """Return the settings that the running stack was started with; None when none runs."""
+    answer = call(home, "status")
+    if answer is None:
+        return None
+    raw = Path(f"/proc/{answer['pid']}/environ").read_bytes().decode(errors="surrogateescape")
+    return chosen(dict(entry.split("=", 1) for entry in raw.split("\0") if "=" in entry))
 
 
 @contextmanager

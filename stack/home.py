@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import secrets
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,13 +21,27 @@ BUNDLED_MODEL = "smollm2-135m-instruct"
 _OURS = ("PAGODA_", "DATABASE_", "REDIS_", "AWS_")
 _PASSED_ON = (
     "PAGODA_DEBUG", "PAGODA_PUBLIC_HOSTS", "PAGODA_SIGNUP_OPEN", "PAGODA_SMTP_URL", "PAGODA_EMAIL_FROM",
-    "PAGODA_WARM_IDLE_FLOOR", "PAGODA_ASLEEP_MEMORY_MB", "PAGODA_MODEL_DIR", "PAGODA_FAILPOINTS",
+    "PAGODA_WARM_IDLE_FLOOR", "PAGODA_ASLEEP_MEMORY_MB", "PAGODA_MODEL_DIR", "PAGODA_MODEL_NAME", "PAGODA_FAILPOINTS",
 )  # fmt: skip
 """What a person may set for a stack beside ports, home and servers."""
+_OBJECT_STORE = (
+    "PAGODA_STORE_URL", "PAGODA_S3_ENDPOINT", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+    "AWS_DEFAULT_REGION",
+)  # fmt: skip
+_PORT_VARIABLES = {f"PAGODA_{name.upper()}_PORT": str(port) for name, port in _DEFAULT_PORTS.items()}
+SETTINGS = (*_PASSED_ON, *_OBJECT_STORE, *_PORT_VARIABLES, "DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL")
+"""All that a person may set for a stack, its home apart."""
+
+_MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}[a-z0-9]", re.ASCII)
 
 
 class StackError(RuntimeError):
     """Something the person at the terminal can mend; the message says what and how."""
+
+
+def chosen(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that ``environ`` makes; a port is always one."""
+    return _PORT_VARIABLES | {name: environ[name] for name in SETTINGS if environ.get(name)}
 
 
 @dataclass(frozen=True)
@@ -45,16 +61,16 @@ class Ports:
         Raises:
             StackError: a variable is not a port number, or two are equal.
         """
-        chosen: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for name, default in _DEFAULT_PORTS.items():
             variable = f"PAGODA_{name.upper()}_PORT"
-            text = os.environ.get(variable, str(default))
+            text = os.environ.get(variable) or str(default)
             if not text.isdecimal() or not 0 < int(text) < 65536:
                 raise StackError(f"{variable}={text!r} is not a port. Set it to a number from 1 to 65535.")
-            chosen[name] = int(text)
-        if len(set(chosen.values())) < len(chosen):
-            raise StackError(f"Two services have the same port: {chosen}. Set the PAGODA_*_PORT variables apart.")
-        return cls(**chosen)
+            numbers[name] = int(text)
+        if len(set(numbers.values())) < len(numbers):
+            raise StackError(f"Two services have the same port: {numbers}. Set the PAGODA_*_PORT variables apart.")
+        return cls(**numbers)
 
     def require_free(self, names: list[str]) -> None:
         """Check that nothing listens on the ports of ``names``.
@@ -114,14 +130,45 @@ class Home:
             atomic_file.write(path, json.dumps(known, indent=2).encode())
         return known
 
+    def described(self) -> dict[str, str]:
+        """Return ``up.json``: addresses, sign-ins, key and model of the last start; empty before the first."""
+        return self._written("up.json")
+
+    def hosted(self) -> dict[str, str]:
+        """Return the model of the last start, its folder and the deployment made of it; empty before the first."""
+        return self._written("hosted.json")
+
+    def _written(self, name: str) -> dict[str, str]:
+        path = self.root / name
+        values: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+        return values
+
     def secret(self, name: str) -> str:
         """Return a secret made with the folder."""
         return self._secrets[name]
 
     @property
     def model_dir(self) -> Path:
-        """The folder of the model to host first, which gives it its name: ``PAGODA_MODEL_DIR``, or the bundled one."""
-        return Path(os.environ.get("PAGODA_MODEL_DIR") or self.root / "models" / BUNDLED_MODEL)
+        """The folder of the model to host first: ``PAGODA_MODEL_DIR``, or the bundled one."""
+        return Path(os.path.abspath(os.environ.get("PAGODA_MODEL_DIR") or self.root / "models" / BUNDLED_MODEL))
+
+    @property
+    def model_name(self) -> str:
+        """What applications call the model: ``PAGODA_MODEL_NAME``, or its folder's name made lawful.
+
+        Raises:
+            StackError: it is no name, or none can be made of the folder's.
+        """
+        rule = "A name has 2 to 64 of a-z, 0-9, dot, dash and underscore, and begins and ends with a letter or digit."
+        name = os.environ.get("PAGODA_MODEL_NAME", "")
+        if name:
+            if _MODEL_NAME.fullmatch(name) is None:
+                raise StackError(f"PAGODA_MODEL_NAME={name!r} cannot be the name of a model. {rule}")
+            return name
+        made = re.sub(r"[^a-z0-9._-]+", "-", _repository_name(self.model_dir).lower())[:64].strip("._-")
+        if _MODEL_NAME.fullmatch(made) is None:
+            raise StackError(f"No name can be made of the folder {self.model_dir}. Set PAGODA_MODEL_NAME. {rule}")
+        return made
 
     @property
     def socket_path(self) -> Path:
@@ -168,11 +215,7 @@ class Home:
 
     def object_store(self) -> dict[str, str]:
         """Return where files of models are kept, and the credentials: for the processes that keep or fetch them."""
-        return {
-            name: value
-            for name, value in os.environ.items()
-            if name in ("PAGODA_STORE_URL", "PAGODA_S3_ENDPOINT") or name.startswith("AWS_")
-        }
+        return {name: os.environ[name] for name in _OBJECT_STORE if name in os.environ}
 
     def environment(self, *secret_names: str, **values: str) -> dict[str, str]:
         """Return a process's environment: where things are, the secrets it is given by name, and ``values``.
@@ -180,10 +223,10 @@ class Home:
         Nothing else of ours is passed on, so a process cannot use what it was not given.
         """
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-        chosen = {name: os.environ[name] for name in os.environ if name in _PASSED_ON}
+        passed_on = {name: os.environ[name] for name in os.environ if name in _PASSED_ON}
         return {
             **inherited,
-            **chosen,
+            **passed_on,
             "PAGODA_HOME": str(self.root),
             "PAGODA_RUN_DIR": str(self.run_dir),
             "PAGODA_CONTROL_URL": self.console_url,
@@ -199,6 +242,14 @@ class Home:
             **{name: self.secret(name) for name in secret_names},
             **values,
         }
+
+
+def _repository_name(folder: Path) -> str:
+    """Return the folder's name; a snapshot in the Hugging Face cache is called by a hash, so the repository's."""
+    snapshots = folder.parent
+    if snapshots.name == "snapshots" and snapshots.parent.name.startswith("models--"):
+        return snapshots.parent.name.rsplit("--", 1)[1]
+    return folder.name
 
 
 def require_postgres_account() -> None:

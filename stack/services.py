@@ -28,32 +28,37 @@ class Plan:
 
 @dataclass(frozen=True)
 class Servers:
-    """The connections of the product, and the services that had to be started for them."""
+    """The connections of the product, and the servers of our own that they need."""
 
     database_url: str
     owner_url: str
     redis_url: str
-    embedded: list[Service]
+    postgres: Postgres | None
+    redis: Redis | None
 
 
 def plan(home: Home) -> Plan:
     """Decide what to run: servers that ``DATABASE_URL`` and ``REDIS_URL`` name are used and not started."""
     servers = _servers(home)
-    names = [service.name for service in servers.embedded]
-    return Plan([*servers.embedded, *_product(home, servers)], ["web", "gateway", "fleet", *names])
+    embedded = _embedded(servers)
+    names = tuple(service.name for service in embedded)
+    return Plan([*embedded, *_product(home, servers, names)], ["web", "gateway", "fleet", *names])
+
+
+def operator_environment(home: Home) -> dict[str, str]:
+    """Return the environment of ``manage.py``: the control plane's, and the connection that owns the tables."""
+    servers = _servers(home)
+    return {**_control(home, servers), "DATABASE_OWNER_URL": servers.owner_url}
 
 
 def _servers(home: Home) -> Servers:
-    embedded: list[Service] = []
+    postgres = redis = None
     database_url = os.environ.get("DATABASE_URL", "")
     owner_url = os.environ.get("DATABASE_OWNER_URL", "") or database_url
     if not database_url:
         require_postgres_account()
         postgres = Postgres(home.postgres_dir, home.ports.postgres, home.root / "logs" / "postgres.log")
-        postgres.prepare()
         database_url, owner_url = postgres.url(APP_ROLE, DATABASE), postgres.url(OWNER_ROLE, DATABASE)
-        ready = _in_thread(postgres.answers)
-        embedded.append(Service("postgres", postgres.command(), os.environ, ready=ready, stop_signal=signal.SIGINT))
     elif owner_url == database_url:
         database_url = with_role(owner_url, APP_ROLE, home.secret("app_role_password"))
 
@@ -65,10 +70,23 @@ def _servers(home: Home) -> Servers:
             password=home.secret("redis_password"),
             config_path=home.root / "redis.conf",
         )
-        redis.prepare()
         redis_url = redis.url
-        embedded.append(Service("redis", redis.command(), os.environ, ready=_in_thread(redis.answers)))
-    return Servers(database_url, owner_url, redis_url, embedded)
+    return Servers(database_url, owner_url, redis_url, postgres, redis)
+
+
+def _embedded(servers: Servers) -> list[Service]:
+    """Prepare the servers of our own and return them as services."""
+    services: list[Service] = []
+    if servers.postgres is not None:
+        servers.postgres.prepare()
+        ready = _in_thread(servers.postgres.answers)
+        command = servers.postgres.command()
+        services.append(Service("postgres", command, os.environ, ready=ready, stop_signal=signal.SIGINT))
+    if servers.redis is not None:
+        servers.redis.prepare()
+        ready = _in_thread(servers.redis.answers)
+        services.append(Service("redis", servers.redis.command(), os.environ, ready=ready))
+    return services
 
 
 def with_role(url: str, role: str, password: str) -> str:
@@ -79,23 +97,26 @@ def with_role(url: str, role: str, password: str) -> str:
     return urlunsplit(parts._replace(netloc=netloc))
 
 
-def _product(home: Home, servers: Servers) -> list[Service]:
+def _control(home: Home, servers: Servers) -> dict[str, str]:
+    return home.environment(
+        "PAGODA_SECRET_KEY", "PAGODA_KEY_PEPPERS", "PAGODA_INTERNAL_SECRET", "PAGODA_PLAYGROUND_SECRET",
+        DATABASE_URL=servers.database_url, REDIS_URL=servers.redis_url, **home.object_store(),
+    )  # fmt: skip
+
+
+def _product(home: Home, servers: Servers, embedded: tuple[str, ...]) -> list[Service]:
     python = sys.executable
     celery = [python, "-m", "celery", "-A", "controlplane.celery"]
     web = [
         python, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1", "--no-access-log",
         "--http", "dataplane.bounded_http:BoundedProtocol",
     ]  # fmt: skip
-    control = home.environment(
-        "PAGODA_SECRET_KEY", "PAGODA_KEY_PEPPERS", "PAGODA_INTERNAL_SECRET", "PAGODA_PLAYGROUND_SECRET",
-        DATABASE_URL=servers.database_url, REDIS_URL=servers.redis_url, **home.object_store(),
-    )  # fmt: skip
+    control = _control(home, servers)
     owner = {**control, "DATABASE_OWNER_URL": servers.owner_url}
     gateway = home.environment("PAGODA_KEY_PEPPERS", "PAGODA_INTERNAL_SECRET", REDIS_URL=servers.redis_url)
     fleet = home.environment(
         "PAGODA_CACHE_SALT_SECRET", "PAGODA_INTERNAL_SECRET", REDIS_URL=servers.redis_url, **home.object_store()
     )
-    embedded = tuple(service.name for service in servers.embedded)
     migrated = (*embedded, "database")
     return [
         Service("database", [python, "-m", "stack.database"], owner, needs=embedded, once=True),

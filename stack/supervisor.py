@@ -20,12 +20,14 @@ _PROBE_INTERVAL_S = 0.1
 _BACKOFF_FIRST_S, _BACKOFF_MOST_S = 0.2, 10.0
 _STABLE_AFTER_S = 30.0
 
-State = Literal["waiting", "starting", "ready", "stopped", "done", "failed"]
+State = Literal["waiting", "starting", "ready", "stopped", "done", "failed", "refused"]
 
 
 @dataclass(frozen=True)
 class Service:
     """A program to keep running, or with ``once`` to run to its end before others start.
+
+    What ends is tried again, unless a ``once`` program ends with ``os.EX_CONFIG``: a person has to change something.
 
     Attributes:
         needs: services that must be ready (or done) first.
@@ -51,6 +53,7 @@ class _Run:
     state: State = "waiting"
     since_s: float = field(default_factory=time.time)
     restarts: int = -1
+    log_from: int = 0
     process: asyncio.subprocess.Process | None = None
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,6 +136,10 @@ class Supervisor:
             if run.service.once and code == 0:
                 run.become("done")
                 return
+            if run.service.once and code == os.EX_CONFIG:
+                run.wanted.clear()
+                run.become("refused")
+                continue
             if not run.wanted.is_set():
                 run.become("stopped")
                 continue
@@ -147,6 +154,7 @@ class Supervisor:
         run.become("starting")
         run.restarts += 1
         with (self._log_dir / f"{service.name}.log").open("ab") as log:
+            run.log_from = log.tell()
             run.process = await asyncio.create_subprocess_exec(
                 *service.argv,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -210,4 +218,10 @@ class Supervisor:
     @staticmethod
     def _describe(run: _Run) -> dict[str, object]:
         pid = run.process.pid if run.process is not None and run.process.returncode is None else None
-        return {"state": run.state, "pid": pid, "restarts": max(run.restarts, 0), "since_s": run.since_s}
+        return {
+            "state": run.state,
+            "pid": pid,
+            "restarts": max(run.restarts, 0),
+            "since_s": run.since_s,
+            "log_from": run.log_from,
+        }

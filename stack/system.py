@@ -1,5 +1,9 @@
-"""System parts that no wheel brings: installed where we may, else named with the mend. ``python -m stack.system``."""
+"""System parts that no wheel brings: installed where we may, else named with the mend.
 
+``python -m stack.system`` sees to what running needs, with ``--tests`` also to what the browser tests need.
+"""
+
+import argparse
 import os
 import shutil
 import subprocess
@@ -24,9 +28,10 @@ POSTGRES = Part("postgres", "postgresql", "the database", needed_to_run=True)
 SETPRIV = Part("setpriv", "util-linux", "starting PostgreSQL", needed_to_run=True)
 
 
-def missing() -> list[Part]:
+def missing(*, for_tests: bool) -> list[Part]:
     """Return the parts this machine lacks."""
-    parts = [part for part in (CHROMIUM, SETPRIV) if shutil.which(part.name) is None]
+    programs = (SETPRIV, CHROMIUM) if for_tests else (SETPRIV,)
+    parts = [part for part in programs if shutil.which(part.name) is None]
     try:
         find_binaries()
     except PostgresError:
@@ -48,13 +53,16 @@ def _install(parts: list[Part]) -> None:
 
 def main() -> int:
     """Install or name what is missing; 1 when something that is needed to run stays missing."""
-    parts = missing()
+    parser = argparse.ArgumentParser(prog="python -m stack.system", description="Install or name what is missing.")
+    parser.add_argument("--tests", action="store_true", help="what the browser tests need, too")
+    for_tests = parser.parse_args().tests
+    parts = missing(for_tests=for_tests)
     if parts and os.geteuid() == 0 and shutil.which("apt-get"):
         try:
             _install(parts)
         except subprocess.CalledProcessError as error:
             print(f"apt-get failed with exit status {error.returncode}.", file=sys.stderr)
-        parts = missing()
+        parts = missing(for_tests=for_tests)
     for part in parts:
         print(
             f"{part.name} is missing; {part.why} needs it. Install it: sudo apt-get install {part.package}",

@@ -1,6 +1,5 @@
 """``make up`` and ``make down``: start the stack in the background, show what is waited for, print how to use it."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,43 +11,15 @@ from typing import Any
 import httpx
 
 from dataplane.contracts.internal_calls import authorization
-from stack import client
-from stack.home import REPOSITORY, Home, StackError
-from stack.services import Plan, plan
+from stack import client, hosted_model
+from stack.home import REPOSITORY, SETTINGS, Home, StackError, chosen
+from stack.progress import Progress
+from stack.services import Plan, operator_environment, plan
 
 _START_TIMEOUT_S = 180.0
 _POLL_S = 0.1
 _MOST_RESTARTS = 3
-
-
-class Progress:
-    """One line a step; on a terminal the line of the running step is rewritten with what is waited for."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stdout.isatty()
-        self._began = self._step_began = time.monotonic()
-        self._shown = ""
-
-    def waiting(self, text: str) -> None:
-        """Show what is waited for now."""
-        if text != self._shown:
-            self._shown = text
-            print(
-                f"\r\033[K  … {text}" if self._terminal else f"  … {text}",
-                end="" if self._terminal else "\n",
-                flush=True,
-            )
-
-    def done(self, text: str) -> None:
-        """Close the step with its result."""
-        seconds = time.monotonic() - self._step_began
-        self._step_began, self._shown = time.monotonic(), ""
-        print(f"{chr(13) + chr(27) + '[K' if self._terminal else ''}  ✓ {text} ({seconds:.1f} s)", flush=True)
-
-    @property
-    def total_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._began
+_TAIL_LINES = 15
 
 
 def up(home: Home) -> None:
@@ -59,25 +30,63 @@ def up(home: Home) -> None:
     """
     progress = Progress()
     with client.single_command(home):
-        if client.call(home, "status") is None:
-            _require_model(home, progress)
-            supervisor = _launch(home)
-            try:
-                _wait_for_supervisor(home, supervisor, progress)
-                _finish(home, progress)
-            except BaseException:
-                supervisor.terminate()
-                supervisor.wait()
-                raise
-        else:
+        running = client.running_settings(home)
+        if running is not None:
+            _require_same(running)
             progress.done("already running")
+            _finish(_as_running(home), progress)
+            return
+        hosted_model.require(home, progress)
+        supervisor = _launch(home)
+        try:
+            _wait_for_supervisor(home, supervisor, progress)
             _finish(home, progress)
+        except BaseException:
+            print("\nStopping…", flush=True)
+            supervisor.terminate()
+            supervisor.wait()
+            raise
+
+
+def _require_same(running: dict[str, str]) -> None:
+    """Check that a running stack has what this command's environment asks for; what it does not mention may differ."""
+    faults = []
+    for name, value in chosen(os.environ).items():
+        if name in os.environ and running.get(name) != value:
+            is_secret = name.endswith("_URL")  # an address with a password in it
+            has = "another one" if is_secret else running.get(name, "not set")
+            faults.append(f"  {name}: running with {has}" + ("" if is_secret else f", asked for {value}"))
+    if faults:
+        lines = "\n".join(faults)
+        raise StackError(f"Pagoda is already running, with other settings:\n{lines}\nmake down first to change them.")
+
+
+def _as_running(home: Home) -> Home:
+    """Return ``home`` with the settings of the stack that runs there, in this process's environment as well."""
+    running = client.running_settings(home)
+    if running is None:
+        return home
+    for name in SETTINGS:
+        os.environ.pop(name, None)
+    os.environ.update(running)
+    return Home.open()
+
+
+def manage(home: Home, arguments: list[str]) -> int:
+    """Run ``manage.py ARGUMENTS`` with the settings and secrets of the stack, and return its exit code."""
+    environment = operator_environment(_as_running(home))
+    code = subprocess.run(
+        [sys.executable, str(REPOSITORY / "manage.py"), *arguments], env=environment, check=False
+    ).returncode
+    if code and client.call(home, "status") is None:
+        print("\nPagoda is not running. A command that needs the database needs: make up", file=sys.stderr)
+    return code
 
 
 def _finish(home: Home, progress: Progress) -> None:
     _wait_for_services(home, progress)
-    details: dict[str, str] = json.loads((home.root / "up.json").read_text())
-    _wait_for_model(home, details, progress)
+    details = home.described()
+    _wait_for_model(home, {**details, **home.hosted()}, progress)
     _print_summary(details, progress)
 
 
@@ -88,6 +97,7 @@ def down(home: Home) -> None:
         if answer is None:
             print("Nothing is running.")
             return
+        print("Stopping…", flush=True)
         began = time.monotonic()
         while client.call(home, "status") is not None or _runs(int(answer["pid"])):
             time.sleep(_POLL_S)
@@ -99,19 +109,6 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def _require_model(home: Home, progress: Progress) -> None:
-    if (home.model_dir / "config.json").exists():
-        return
-    if os.environ.get("PAGODA_MODEL_DIR"):
-        raise StackError(f"PAGODA_MODEL_DIR is {home.model_dir}, which is no model folder: it has no config.json.")
-    print("  … fetching and converting the bundled model (once, about a minute)", flush=True)
-    if subprocess.run(
-        [sys.executable, "-m", "stack.bundled_model", str(home.model_dir)], cwd=REPOSITORY, check=False
-    ).returncode:
-        raise StackError("The bundled model could not be made; the lines above say why. Then: make up")
-    progress.done("bundled model")
 
 
 def _launch(home: Home) -> subprocess.Popen[bytes]:
@@ -144,38 +141,68 @@ def _wait_for_services(home: Home, progress: Progress) -> None:
         if not waiting:
             progress.done(f"services: {', '.join(services)}")
             return
+        refused = [name for name in waiting if services[name]["state"] == "refused"]
+        if refused:
+            raise StackError(_said(home, refused[0], services[refused[0]]["log_from"]))
         broken = [name for name in waiting if services[name]["restarts"] >= _MOST_RESTARTS]
         if broken or time.monotonic() > deadline:
             name = (broken or waiting)[0]
-            log = home.root / "logs" / f"{name}.log"
-            raise StackError(f"{name} does not start. The end of {log}:\n{_tail(log)}")
-        progress.waiting(f"waiting for {', '.join(waiting)}")
+            lines = _said(home, name, services[name]["log_from"]).splitlines()[-_TAIL_LINES:]
+            raise StackError("\n".join([f"{name} does not start. The end of {_log(home, name)}:", *lines]))
+        progress.waiting("waiting for services", ", ".join(waiting))
         time.sleep(_POLL_S)
 
 
-def _tail(path: Path, lines: int = 15) -> str:
+def _log(home: Home, service: str) -> Path:
+    return home.root / "logs" / f"{service}.log"
+
+
+def _said(home: Home, service: str, log_from: int) -> str:
+    """Return what a service has written since its last start."""
+    path = _log(home, service)
     if not path.exists():
         return "(no log yet)"
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    return path.read_bytes()[log_from:].decode(errors="replace").strip()
 
 
 def _wait_for_model(home: Home, details: dict[str, str], progress: Progress) -> None:
+    """Wait until the deployment that ``details`` name serves; one that is kept without replicas is not waited for."""
     deadline = time.monotonic() + _START_TIMEOUT_S
-    headers = {"Authorization": authorization(home.secret("PAGODA_INTERNAL_SECRET"))}
+    name = details["model"]
     with httpx.Client(timeout=5.0, trust_env=False) as http:
+        resting = _resting(http, details)
+        if resting:
+            progress.done(f"{name} {resting}")
+            return
         while True:
-            table = _ask(lambda: http.get(f"{home.fleet_url}/replicas", headers=headers))
-            replicas = table["replicas"] if table else []
-            serving = [replica for replica in replicas if replica.get("deployment_id")]
-            if any(replica["state"] == "ready" for replica in serving) and _key_works(http, details):
-                progress.done(f"{details['model']} is ready")
+            replicas = _replicas(http, home, details["deployment_id"])
+            if any(replica["state"] == "ready" for replica in replicas) and _key_works(http, details):
+                progress.done(f"{name} is ready")
                 return
             if time.monotonic() > deadline:
                 causes = "; ".join(f"{replica['state']}: {replica['cause']}" for replica in replicas) or "no replica"
-                raise StackError(f"{details['model']} is not ready after {_START_TIMEOUT_S:.0f} s ({causes}).")
-            state = ", ".join(f"{replica['state']} {replica.get('detail', '')}".strip() for replica in serving)
-            progress.waiting(f"waiting for {details['model']}: {state or 'a replica to be assigned'}")
+                raise StackError(f"{name} is not ready after {_START_TIMEOUT_S:.0f} s ({causes}).")
+            states = ", ".join(replica["state"] for replica in replicas) or "a replica to be assigned"
+            details_shown = ", ".join(replica.get("detail", "") for replica in replicas)
+            progress.waiting(f"waiting for {name}: {states}", details_shown)
             time.sleep(_POLL_S)
+
+
+def _resting(http: httpx.Client, details: dict[str, str]) -> str:
+    """Say why the deployment has no replica to wait for; "" when there should be one."""
+    headers = {"Authorization": f"Bearer {details['api_key']}"}
+    deployment = _ask(lambda: http.get(f"{details['api_url']}/deployments/{details['deployment_id']}", headers=headers))
+    if deployment is None:
+        return ""
+    if deployment["state"] != "active":
+        return f"is {deployment['state']}: resume it in the console"
+    return "" if deployment["min_replicas"] else "keeps no replica: its min_replicas is 0"
+
+
+def _replicas(http: httpx.Client, home: Home, deployment_id: str) -> list[dict[str, Any]]:
+    headers = {"Authorization": authorization(home.secret("PAGODA_INTERNAL_SECRET"))}
+    table = _ask(lambda: http.get(f"{home.fleet_url}/replicas", headers=headers))
+    return [row for row in table["replicas"] if row.get("deployment_id") == deployment_id] if table else []
 
 
 def _ask(request: Callable[[], httpx.Response]) -> dict[str, Any] | None:
@@ -200,6 +227,7 @@ def _print_summary(details: dict[str, str], progress: Progress) -> None:
 Pagoda is up ({progress.total_s:.0f} s).
 
   Console   {details["console_url"]}
+  API       {details["gateway_url"]}
   Sign in   {details["user_email"]}  {details["user_password"]}   (owner of {details["tenant"]})
   Admin     {details["admin_email"]}  {details["admin_password"]}
   API key   {details["api_key"]}

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from django.conf import settings
 from django.db.models import Max
 
-from controlplane.registry import blobs, cards
+from controlplane.registry import blobs, cards, links
 from controlplane.registry.blobs import BlobsGone
 from controlplane.registry.inspection import InspectionFailed, inspect
 from controlplane.registry.models import (
@@ -115,8 +116,9 @@ def _tenant(slug: str) -> Tenant:
 
 def _judge(folder: Path) -> Verdict:
     try:
-        verdict = inspect(folder)
-    except InspectionFailed as error:
+        with links.as_files(folder, settings.PAGODA_HOME) as files:
+            verdict = inspect(files)
+    except (InspectionFailed, OSError) as error:
         raise Invalid(f"{folder} could not be inspected: {error}.", code="inspection_failed") from error
     if verdict.refusals:
         raise ImportRefused(verdict.refusals)

@@ -38,6 +38,7 @@ from dataplane.spool.writer import SpoolWriter
 _REVIEW_S = 1.0
 _RESTART_S = 1.0
 _LAST_SHIPMENT_S = 3.0
+_PATHS = ("POST /v1/chat/completions", "POST /v1/completions", "GET /v1/models", "GET /v1/models/{name}")
 _log = structlog.get_logger(__name__)
 
 
@@ -234,7 +235,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if error.status_code == Code.METHOD_NOT_ALLOWED.status:
         refusal = ApiError(Code.METHOD_NOT_ALLOWED, f"{request.method} is not a method of this path.")
     else:
-        refusal = ApiError(Code.NOT_FOUND, "There is nothing at this path. The API is under /v1.")
+        paths = ", ".join(_PATHS)
+        refusal = ApiError(Code.NOT_FOUND, f"There is nothing at this path. The API has {paths}.")
     response = _error_response(refusal)
     if error.headers and "Allow" in error.headers:
         response.headers["allow"] = error.headers["Allow"]

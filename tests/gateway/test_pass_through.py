@@ -142,6 +142,7 @@ async def test_everything_else_is_not_found_in_the_same_envelope(world: World, h
             response = await g.client.get(path, headers=g.headers())
             assert response.status_code == 404, path
             assert error_of(response.content)["code"] == "not_found"
+            assert "POST /v1/chat/completions, " in error_of(response.content)["message"]
         response = await g.client.get("/v1/chat/completions", headers=g.headers())
         assert (response.status_code, error_of(response.content)["code"]) == (405, "method_not_allowed")
 

@@ -85,6 +85,28 @@ def test_a_killed_service_is_restarted_and_a_stopped_one_stays_down_until_starte
     asyncio.run(scenario())
 
 
+def test_what_only_a_person_can_mend_is_not_tried_again_until_it_is_started_anew(short_dir: Path) -> None:
+    async def scenario() -> None:
+        program = (
+            f"import os; print('because', flush=True); os._exit({os.EX_CONFIG} if not os.path.exists('ok') else 0)"
+        )
+        refusing = Service("refusing", (sys.executable, "-c", program), os.environ, once=True)
+        late = Service("late", SLEEPER, os.environ, needs=("refusing",))
+        running = asyncio.create_task(supervisor(short_dir, refusing, late).run())
+        services = await until(short_dir, lambda s: s["refusing"]["state"] == "refused")
+        assert (services["refusing"]["restarts"], services["late"]["state"]) == (0, "waiting")
+        (short_dir / "ok").touch()
+        assert (await call(short_dir, "start", "refusing"))["state"] == "done"
+        again = await until(short_dir, all_settled)
+        log = (short_dir / "refusing.log").read_bytes()
+        assert log[again["refusing"]["log_from"] :] == b"because\n"
+        assert len(log) > len(b"because\n")
+        await call(short_dir, "down")
+        await running
+
+    asyncio.run(scenario())
+
+
 def test_an_unknown_service_is_named_with_the_ones_there_are(short_dir: Path) -> None:
     async def scenario() -> None:
         running = asyncio.create_task(supervisor(short_dir, Service("program", SLEEPER, os.environ)).run())
