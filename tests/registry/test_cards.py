@@ -64,3 +64,16 @@ def test_what_people_write_is_kept():
 
 def test_a_long_card_is_cut():
     assert len(to_html("a" * (2 * MAX_SHOWN_CHARS))) < MAX_SHOWN_CHARS + 20
+
+
+def test_references_still_make_links():
+    assert 'href="https://a.example"' in to_html("[site]\n\n[site]: https://a.example\n")
+
+
+@pytest.mark.parametrize("title", ["", ' "{}"'])
+def test_a_long_address_that_is_referred_to_often_does_not_make_a_huge_page(title):
+    long = "b" * 20_000
+    card = f"[a]: https://a.example/{'' if title else long}{title.format(long)}\n\n" + "[a]" * 10_000
+    html = to_html(card)
+    assert len(html) < 2 * MAX_SHOWN_CHARS
+    assert html.startswith("<pre>[a]: https://a.example/")
