@@ -24,8 +24,13 @@ from dataplane.contracts.ids import Kind, new_id
 SILENCE_S = 30.0
 """So long a sender may say nothing; and a part may take :data:`PART_S` in all."""
 PART_S = 900.0
+MAX_AT_ONCE = 256
+"""So many parts come in at once, and :data:`MAX_OF_UPLOAD` of one upload: each is a connection, a file and a buffer of
+the process that serves everything else, and a sender may be slow."""
+MAX_OF_UPLOAD = 16
 _PREFIX = "/api/v1/uploads/"
 _WRITE_BYTES = 1024 * 1024
+_COME_AGAIN = (429, 503)
 _log = structlog.get_logger(__name__)
 _Answer = tuple[int, dict[str, Any]]
 
@@ -56,6 +61,8 @@ class PartReceiver:
     async def _only_latest(self, ticket: Ticket, store: LocalStore, receive: Receive, request_id: str) -> _Answer:
         """Receive a part; an older request that is still at it ends."""
         place = (ticket.key, ticket.part.number)
+        if refusal := self._crowded(place):
+            return _refusal(*refusal, request_id)
         task = asyncio.create_task(_take(ticket, store, receive, request_id))
         if earlier := self._receiving.get(place):
             earlier.cancel()
@@ -71,6 +78,17 @@ class PartReceiver:
             task.cancel()  # where the server ends this request
             if self._receiving.get(place) is task:
                 del self._receiving[place]
+
+    def _crowded(self, place: tuple[str, int]) -> tuple[int, str, str] | None:
+        """Return the refusal where no other part can be taken now; sending one again is no other."""
+        if place in self._receiving:
+            return None
+        version_id = place[0].partition("/")[0]
+        if sum(key.startswith(f"{version_id}/") for key, _ in self._receiving) >= MAX_OF_UPLOAD:
+            return 429, "too_many_parts", f"Send at most {MAX_OF_UPLOAD} parts of an upload at a time."
+        if len(self._receiving) >= MAX_AT_ONCE:
+            return 503, "overloaded", "Too many parts are being sent just now. Send this one again in a few seconds."
+        return None
 
 
 async def _take(ticket: Ticket, store: LocalStore, receive: Receive, request_id: str) -> _Answer:
@@ -143,5 +161,7 @@ async def _answer(send: Send, status: int, body: dict[str, Any], request_id: str
     ]
     if status != 200:  # the rest of the body is not read
         headers.append((b"connection", b"close"))
+    if status in _COME_AGAIN:
+        headers.append((b"retry-after", b"2"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": raw})

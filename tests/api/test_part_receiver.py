@@ -71,9 +71,9 @@ class Sender:
 
 
 def scope(
-    part: Part = PART, *, method: str = "PUT", path: str | None = None, length: int | None = None
+    part: Part = PART, *, key: str = KEY, method: str = "PUT", path: str | None = None, length: int | None = None
 ) -> dict[str, Any]:
-    target = LocalStore(Path("/")).target(f"{KEY} ", part, expires_s=60)
+    target = LocalStore(Path("/")).target(f"{key} ", part, expires_s=60)
     url = urlsplit(target.url)
     return {
         "type": "http", "method": method, "path": path or url.path, "query_string": url.query.encode(),
@@ -220,6 +220,44 @@ def test_who_sends_a_part_again_is_not_kept_waiting_by_a_dead_connection(store, 
     assert arrived.is_the(PART)
 
 
+@pytest.mark.parametrize(
+    ("bound", "refused", "code"), [("MAX_OF_UPLOAD", 429, "too_many_parts"), ("MAX_AT_ONCE", 503, "overloaded")]
+)
+def test_slow_senders_take_no_more_than_their_places(store, upload, monkeypatch, bound, refused, code):
+    """A tenant that holds every connection that it has an address for would leave none to sign in with."""
+    monkeypatch.setattr(part_receiver, bound, 3)
+    other_key = "ver_01h2xcejqtf2nbrexx3vqjhp42/model.safetensors"
+    store.begin(other_key)
+
+    async def story() -> None:
+        shared, begun = receiver(), asyncio.Semaphore(0)
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b"x"
+            begun.release()
+            await asyncio.Event().wait()
+
+        def part(number: int) -> Part:
+            return Part(number, PART.size_bytes, PART.sha256)
+
+        holding = [asyncio.create_task(Sender(slow(), part=part(number)).to(shared)) for number in (2, 3, 4)]
+        for _ in holding:
+            await begun.acquire()
+        late = Sender(in_chunks(PIECE))
+        assert await late.to(shared) == refused
+        assert (late.body["error"]["code"], late.taken_bytes) == (code, 0)
+        assert (b"retry-after", b"2") in late.messages[0]["headers"]
+        others = await Sender(in_chunks(PIECE), key=other_key).to(shared)
+        assert others == (200 if bound == "MAX_OF_UPLOAD" else 503)
+        assert await Sender(in_chunks(PIECE), part=part(4)).to(shared) == 200, "sent anew it takes its own place"
+        assert await Sender(in_chunks(PIECE)).to(shared) == 200, "what has ended makes room"
+        for task in holding:
+            task.cancel()
+        await asyncio.gather(*holding, return_exceptions=True)
+
+    asyncio.run(story())
+
+
 def test_a_server_that_stops_leaves_nothing(store, upload):
     async def story() -> None:
         begun = asyncio.Event()
@@ -262,7 +300,11 @@ def served(store: LocalStore) -> Iterator[int]:
     """The receiver behind the product's own HTTP server; the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        receiver(), http="dataplane.bounded_http:BoundedProtocol", lifespan="off", log_level="error", access_log=False
+        receiver(),
+        http="dataplane.http_server.protocol:BoundedProtocol",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
