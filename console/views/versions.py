@@ -131,7 +131,7 @@ def _overview(_request: HttpRequest, actor: Actor, found: selectors.VersionDetai
 
 
 def _took_ms(check: Any) -> int | None:  # noqa: ANN401 - a row
-    if check.started_at is None or check.ended_at is None:
+    if check.state == "not_run" or check.started_at is None or check.ended_at is None:
         return None
     took: timedelta = check.ended_at - check.started_at
     return round(took.total_seconds() * 1000)

@@ -86,7 +86,7 @@ async function call(path, body) {
   const answer = await fetch(`/api/v1/${path}?tenant=${page.tenant}`, {
     method: body ? "POST" : "GET", body: body && JSON.stringify(body), signal: run.signal,
     headers: { "Content-Type": "application/json", "X-CSRFToken": page.csrf },
-  });
+  }).catch(() => { throw failure("The console cannot be reached.", 0); });
   if (answer.status === 401) location.reload();
   const said = await answer.json();
   if (!answer.ok) throw failure(said.error.message, answer.status);
@@ -141,9 +141,9 @@ async function send(part) {
 
 async function begin() {
   const body = { files: files.map(({ path, size }) => ({ name: path, size_bytes: size })) };
-  if ($("#derived-from").value) Object.assign(body, { derived_from: $("#derived-from").value, derivation: $("#derivation").value });
-  ({ version_id: version } = await call(`models/${$("#model").value}/uploads`, body));
-  history.replaceState(null, "", page.uploads + version);
+  if ($("#derived-from")?.value) Object.assign(body, { derived_from: $("#derived-from").value, derivation: $("#derivation").value });
+  ({ version_id: version } = await call(`models/${encodeURIComponent($("#model").value)}/uploads`, body));
+  history.replaceState(null, "", `${page.base}uploads/${version}`);
   if (handles.length) await remember("put", handles, version).catch(() => {});
 }
 
@@ -174,7 +174,7 @@ async function start() {
     await Promise.all(Array.from({ length: LANES }, async () => { for (let part; (part = rest.shift());) await send(part); }));
     await patiently(() => call(`uploads/${version}/complete`, {})).catch((error) => { if (error.status !== 409) throw error; });
     await remember("delete", version).catch(() => {});
-    location.assign(page.versions + version);
+    location.assign(`${page.base}versions/${version}`);
   } catch (error) {
     say(run.signal.aborted ? "Paused. What has arrived stays." : error.message);
     run.abort();
