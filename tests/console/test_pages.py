@@ -93,12 +93,9 @@ def test_what_a_tenant_wrote_is_text_and_never_markup(alice, personas):
 @pytest.mark.parametrize(
     ("name", "entries"),
     [
-        (
-            "alice",
-            ["Home", "Get started", "Playground", "Models", "Deployments", "API keys", "Usage", "Members", "Audit"],
-        ),
-        ("carol", ["Home", "Playground", "Models", "Deployments", "API keys", "Usage", "Members"]),
-        ("bill", ["Home", "Usage", "Members"]),
+        ("alice", "Home, Get started, Playground, Models, Deployments, API keys, Usage, Members, Audit"),
+        ("carol", "Home, Playground, Models, Deployments, API keys, Usage, Members"),
+        ("bill", "Home, Usage, Members"),
     ],
 )
 def test_the_navigation_names_what_one_may_open(name, entries, signed_in, busy):
