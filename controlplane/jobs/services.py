@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import connection
 
+from controlplane.jobs import crowds
 from controlplane.jobs import lease as rules
 from controlplane.jobs.lease import JobLife, JobState, LeaseLostError
 from controlplane.jobs.models import Job, Tick
@@ -50,19 +51,26 @@ class Lease:
 
 
 def due_job_ids(*, limit: int) -> list[str]:
-    """Return the ids of queued jobs whose time has come, the longest due first."""
+    """Return the ids of queued jobs whose time has come and for which there is a place, the longest due first.
+
+    Kinds that people make many of come last: a backlog of theirs does not push out what is periodic.
+    """
     with acting_as(_CLOCK):
-        due = Job.objects.filter(state=JobState.QUEUED.value, run_at__lte=_database_now())
-        return list(due.order_by("run_at", "id").values_list("id", flat=True)[:limit])
+        due = Job.objects.filter(state=JobState.QUEUED.value, run_at__lte=_database_now()).order_by("run_at", "id")
+        found = list(due.exclude(kind__in=settings.JOB_CROWDS).values_list("id", flat=True)[:limit])
+        for kind in settings.JOB_CROWDS:
+            waiting = list(due.filter(kind=kind).only("id", "kind", "tenant_id"))
+            found += [job.id for job in crowds.admitted(kind, waiting)]
+        return found[:limit]
 
 
 def claim(*, job_id: str, worker: str) -> Lease | None:
-    """Take a job that is due, or return None: it is not due, it ended, or another worker is at it."""
+    """Take a job that is due, or return None: it is not due, it ended, another worker is at it, or it has no place."""
     with acting_as(_CLOCK):
         # Race: one id delivered twice. The loser finds the row locked, or RUNNING a moment later, and leaves it.
         job = Job.objects.select_for_update(skip_locked=True, no_key=True).filter(pk=job_id).first()
         life = rules.claim(job.life, _database_now()) if job is not None else None
-        if job is None or life is None:
+        if job is None or life is None or not crowds.has_place(job):
             return None
         job.worker = worker
         _save(job, life)

@@ -255,3 +255,53 @@ def test_a_job_asked_for_in_a_change_that_is_rolled_back_never_runs(committed):
     with pytest.raises(ZeroDivisionError):
         break_off()
     assert services.due_job_ids(limit=10) == []
+
+
+# --- crowds
+
+
+@pytest.fixture
+def crowd(handlers, personas):
+    """A kind of which two run at once, one of each tenant."""
+    handlers.JOB_HANDLERS["slow"] = "builtins.id"
+    handlers.JOB_CROWDS = {"slow": (2, 1)}
+    return personas
+
+
+def test_one_tenant_does_not_take_every_worker(crowd):
+    mine = [queued(kind="slow", key=f"mine {n}", tenant=crowd.acme) for n in range(8)]
+    theirs = queued(kind="slow", key="theirs", tenant=crowd.evil)
+    held = services.claim(job_id=mine[0].id, worker="one")
+    assert [services.claim(job_id=job.id, worker="two") for job in mine[1:]] == [None] * 7
+    assert services.claim(job_id=theirs.id, worker="two")
+    with services.completing(held):
+        pass
+    assert services.claim(job_id=mine[1].id, worker="one"), "what has ended makes room"
+
+
+def test_a_crowd_leaves_workers_to_what_is_periodic(crowd):
+    tenants = (crowd.acme, crowd.evil, None)
+    crowded = [queued(kind="slow", key=f"{n}", tenant=tenant) for n, tenant in enumerate(tenants)]
+    plain = queued()
+    assert services.due_job_ids(limit=10) == [plain.id, crowded[0].id, crowded[1].id]
+    assert [bool(services.claim(job_id=job.id, worker="w")) for job in crowded] == [True, True, False]
+    assert services.due_job_ids(limit=10) == [plain.id]
+
+
+def test_a_backlog_does_not_push_out_what_came_later(crowd):
+    for n in range(5):
+        queued(kind="slow", key=f"{n}", tenant=crowd.acme)
+    plain = queued()
+    assert services.due_job_ids(limit=1) == [plain.id]
+
+
+def test_of_workers_that_claim_the_last_place_at_once_one_gets_it(committed, crowd):
+    jobs = iter([queued(kind="slow", key=f"{n}", tenant=crowd.acme) for n in range(6)])
+    lock = threading.Lock()
+
+    def claim():
+        with lock:
+            job = next(jobs)
+        return services.claim(job_id=job.id, worker="racer")
+
+    assert len([lease for lease in in_parallel(6, claim) if lease]) == 1
