@@ -51,6 +51,20 @@ def load_last_good(path: Path) -> Catalog:
         return contract.empty()
 
 
+def _heed_cancellation() -> None:
+    """Raise a cancellation that was lost on its way here.
+
+    The Redis client sends with ``asyncio.wait_for``, which in Python 3.11 drops a cancellation that comes in the moment
+    its wait ends: the process would follow on, and never end.
+
+    Raises:
+        CancelledError: this task was cancelled.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class _PathState:
     """One of the two paths: logs when it is lost and when it is back, not each attempt between."""
 
@@ -161,6 +175,7 @@ class Follower:
             path.alive()
             while True:
                 message = await channel.get_message(timeout=_LISTEN_S)
+                _heed_cancellation()
                 if message is not None and not self._take_delta(message["data"]):
                     await self._read_snapshot(client)
 

@@ -9,6 +9,7 @@ import redis
 from control_double import SECRET, ControlDouble
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.asyncio.client import PubSub
 
 from dataplane import atomic_file
 from dataplane.catalog.follower import Follower, load_last_good, supersedes
@@ -220,3 +221,19 @@ async def test_a_broken_control_plane_is_asked_again_until_it_answers(tmp_path: 
             assert watch.follower.catalog == contract.empty()
             control.broken = False
             assert await watch.next() == control.catalog
+
+
+async def test_it_ends_though_the_redis_client_loses_its_cancellation(
+    tmp_path: Path, broker: redis.Redis, redis_server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listens = asyncio.Event()
+
+    async def losing(*_: object, **__: object) -> None:
+        listens.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(PubSub, "get_message", losing)
+    async with asyncio.timeout(10):
+        async with following(tmp_path / "c.json", redis_server.url):
+            await listens.wait()
