@@ -109,7 +109,7 @@ def _product(home: Home, servers: Servers, embedded: tuple[str, ...]) -> list[Se
     celery = [python, "-m", "celery", "-A", "controlplane.celery"]
     web = [
         python, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1", "--no-access-log",
-        "--http", "dataplane.bounded_http:BoundedProtocol",
+        "--http", "dataplane.http_server.protocol:BoundedProtocol",
     ]  # fmt: skip
     control = _control(home, servers)
     owner = {**control, "DATABASE_OWNER_URL": servers.owner_url}

@@ -13,10 +13,12 @@ import os
 import sys
 
 from dataplane import logs
+from dataplane.environment import SettingsError
 from dataplane.fleet import settings as fleet_settings
 from dataplane.fleet.backends.local import LocalBackend
 from dataplane.fleet.replica import Patience
 from dataplane.fleet.server import serve
+from dataplane.http_server.server import ListenError
 
 
 def main() -> int:
@@ -28,7 +30,7 @@ def main() -> int:
             home=settings.home, control_url=settings.control_url, internal_secret=settings.internal_secret
         )
         asyncio.run(serve(settings, backend, Patience(drain_s=settings.drain_s, hang_s=settings.hang_s)))
-    except fleet_settings.SettingsError as error:
+    except (SettingsError, ListenError) as error:
         sys.stderr.write(f"fleet: {error}\n")
         return 2
     return 0

@@ -15,6 +15,7 @@ from dataplane.contracts.errors import ApiError, Code, envelope
 from dataplane.contracts.internal_calls import is_internal
 from dataplane.contracts.replica import Demand, ReplicaState, TrialRequest
 from dataplane.fleet.fleet import Fleet
+from dataplane.http_server.asgi import read_body
 
 _MAX_WAIT_S = 30.0
 _STALE_S = 10.0
@@ -98,11 +99,7 @@ def make_app(fleet: Fleet, internal_secret: str) -> Starlette:
 
 
 async def _body(request: Request, kind: type[_Body]) -> _Body:
-    raw = b""
-    async for part in request.stream():
-        raw += part
-        if len(raw) > _MAX_BODY_BYTES:
-            raise ApiError(Code.BODY_TOO_LARGE, f"the body is over the limit of {_MAX_BODY_BYTES} bytes")
+    raw = await read_body(request.scope, request.receive, _MAX_BODY_BYTES)
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError as error:

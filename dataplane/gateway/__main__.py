@@ -6,26 +6,21 @@ import sys
 import uvloop
 
 from dataplane import logs
-from dataplane.gateway.app import Gateway
-from dataplane.gateway.server import Server
-from dataplane.gateway.settings import Settings, SettingsError
-
-
-async def _serve(settings: Settings) -> int:
-    server = Server(Gateway(settings))
-    await server.serve()
-    return 0 if server.started else 1
+from dataplane.environment import SettingsError
+from dataplane.gateway import settings
+from dataplane.gateway.server import serve
+from dataplane.http_server.server import ListenError
 
 
 def main() -> int:
     """Run a gateway; return the exit status."""
     logs.configure()
     try:
-        settings = Settings.from_environ(os.environ)
-    except SettingsError as error:
+        uvloop.run(serve(settings.read(os.environ)))
+    except (SettingsError, ListenError) as error:
         sys.stderr.write(f"The gateway cannot start: {error}\n")
         return 2
-    return uvloop.run(_serve(settings))
+    return 0
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Gateway:
         self.settings = settings
         self.metrics = Metrics()
         self.running = Running()
-        self.draining = False
+        self.draining = asyncio.Event()
         self.follower = Follower(
             redis_url=settings.redis_url,
             control_url=settings.control_url,
@@ -103,7 +103,6 @@ class Gateway:
                 Route("/metrics", self._metrics, methods=["GET"]),
             ],
             exception_handlers={ApiError: _api_error, HTTPException: _http_error, Exception: _broke},
-            lifespan=self._lifespan,
         )
         app.router.redirect_slashes = False
         return app
@@ -130,16 +129,16 @@ class Gateway:
             self.room.review(self._snapshot)
 
     def drain(self) -> None:
-        """Report unhealthy from now on; what still runs after the drain time ends with an error."""
-        self.draining = True
-        asyncio.get_running_loop().call_later(
-            self.settings.drain_s,
-            self.running.cut_all,
-            ApiError(Code.SHUTTING_DOWN, "This gateway is shutting down. Try again."),
-        )
+        """Report unhealthy from now on; an error ends what still runs after the drain time, or at a second call."""
+        cause = ApiError(Code.SHUTTING_DOWN, "This gateway is shutting down. Try again.")
+        if self.draining.is_set():
+            self.running.cut_all(cause)
+        self.draining.set()
+        asyncio.get_running_loop().call_later(self.settings.drain_s, self.running.cut_all, cause)
 
     @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+    async def informed(self) -> AsyncIterator[None]:
+        """Keep its tasks running while the block does; then its usage is on the disk, and shipped if that is quick."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._ship_the_rest)
             stack.push_async_callback(self.spool.close)
@@ -172,7 +171,7 @@ class Gateway:
         return _json(snapshot.card(caller, request.path_params["name"]))
 
     async def _health(self, _: Request) -> Response:
-        if self.draining:
+        if self.draining.is_set():
             return _json({"status": "draining"}, status=503)
         if self._snapshot.catalog.number == 0:
             return _json({"status": "starting", "waiting_for": "catalog"}, status=503)

@@ -2,28 +2,28 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import structlog
 
-from dataplane.contracts import headers, ids
+from dataplane.contracts import arms, headers, ids
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.gateway import intake, limits, patience, rate_headers, router
+from dataplane.gateway import intake, limits, patience, rate_headers
 from dataplane.gateway.auth import Caller
 from dataplane.gateway.door import Door, Headers
 from dataplane.gateway.exchange import Exchange, Running, Spool
-from dataplane.gateway.intake import Bodies, ClientGone, Hold, Intake
+from dataplane.gateway.intake import Bodies, Hold, Intake
 from dataplane.gateway.limits import Limiter, Reservation
 from dataplane.gateway.metrics import Metrics
 from dataplane.gateway.proxy import Proxy
-from dataplane.gateway.reply import ClientStalled, Reply, Scope, Send
+from dataplane.gateway.reply import ClientStalled, Reply
 from dataplane.gateway.settings import Settings
 from dataplane.gateway.snapshot import Snapshot
+from dataplane.http_server.asgi import ClientGone, Receive, Scope, Send, gone, read_body
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _MAX_LABEL_CHARS = 128
 _OVERLOAD_RETRY_S = 1.0
 _log = structlog.get_logger("gateway")
@@ -70,7 +70,7 @@ class Completions:
         told = Told(started_s=time.monotonic(), label=_label(asked.get(headers.CLIENT_LABEL)))
         with self._telling(reply, told):
             try:
-                await self._answer(scope["path"], asked, receive, reply, told)
+                await self._answer(scope, asked, receive, reply, told)
             except ApiError as error:
                 told.code = error.code.code
                 await reply.error(error)
@@ -83,14 +83,16 @@ class Completions:
                 await reply.error(ApiError(Code.INTERNAL, "Something went wrong on our side. Try again."))
         if reply.aborted:
             # Returning before the server has noticed would be reported as an answer that was forgotten.
-            await _gone(receive)
+            await gone(receive)
 
-    async def _answer(self, path: str, asked: Headers, receive: Receive, reply: Reply, told: Told) -> None:
+    async def _answer(self, scope: Scope, asked: Headers, receive: Receive, reply: Reply, told: Told) -> None:
         snapshot, caller = self._door.enter(asked)
         told.tenant_id, told.key_id = caller.tenant.id, caller.key.id
         with self._bodies.holding(caller.tenant.id) as hold:
-            taken = intake.parse(await self._read_body(asked, receive, hold))
-            exchange = told.exchange = await self._accept(snapshot, caller, taken, path=path, asked=asked, reply=reply)
+            taken = intake.parse(await self._read_body(scope, receive, hold))
+            exchange = told.exchange = await self._accept(
+                snapshot, caller, taken, path=scope["path"], asked=asked, reply=reply
+            )
             try:
                 with self._running.enter(exchange), _watching(receive, exchange):
                     await exchange.run(lambda: self._proxy.serve(exchange, reply))
@@ -104,7 +106,7 @@ class Completions:
         """Find what a request means and hold its caller's limits. Raises as :meth:`_reserve`, and what is not found."""
         deployment, arm = snapshot.called(caller, taken.model)
         if arm is None:
-            arm = router.arm_of(deployment, asked.get(headers.SESSION), caller.key.id)
+            arm = arms.assign(deployment.arms, deployment.id, asked.get(headers.SESSION) or caller.key.id)
         wait = patience.of(asked, deployment.idle, stream=taken.stream, max_wait_s=self._settings.max_cold_wait_s)
         context_tokens = snapshot.context_tokens(deployment, arm.version_id, caller.tenant.id)
         tokens = limits.request_tokens(caller.tenant, caller.key, taken.prompt_tokens, taken.max_tokens, context_tokens)
@@ -122,21 +124,13 @@ class Completions:
             release=lambda used: self._limiter.settle(reservation, used),
         )
 
-    async def _read_body(self, asked: Headers, receive: Receive, hold: Hold) -> bytes:
+    async def _read_body(self, scope: Scope, receive: Receive, hold: Hold) -> bytes:
         if len(self._running) >= self._settings.max_running:
             raise ApiError(
                 Code.OVERLOADED, "The service is at its capacity. Try again.", retry_after_s=_OVERLOAD_RETRY_S
             )
-        encoding = asked.only("content-encoding")
-        if encoding not in (None, "identity"):
-            raise ApiError(Code.INVALID_REQUEST, "Send the body without a Content-Encoding.", param="content-encoding")
-        try:
-            async with asyncio.timeout(self._settings.body_timeout_s):
-                return await intake.read_body(receive, asked.content_length, self._settings.max_body_bytes, hold)
-        except TimeoutError:
-            raise ApiError(
-                Code.INVALID_REQUEST, f"The body did not arrive within {self._settings.body_timeout_s:.0f} s."
-            ) from None
+        bounds = self._settings
+        return await read_body(scope, receive, bounds.max_body_bytes, timeout_s=bounds.body_timeout_s, hold=hold)
 
     async def _reserve(self, caller: Caller, tokens: int, reply: Reply) -> Reservation:
         """Hold the caller's limits for a request, if its usage can be recorded.
@@ -203,18 +197,12 @@ def _label(text: str | None) -> str:
     return "" if text is None else "".join(c for c in text[:_MAX_LABEL_CHARS] if " " <= c <= "~")
 
 
-async def _gone(receive: Receive) -> None:
-    """Return when the connection is no more."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 @contextmanager
 def _watching(receive: Receive, exchange: Exchange) -> Iterator[None]:
     """Cut ``exchange`` when its caller goes away while the block runs."""
 
     async def watch() -> None:
-        await _gone(receive)
+        await gone(receive)
         exchange.cut(ClientGone())
 
     watcher = asyncio.ensure_future(watch())

@@ -35,12 +35,6 @@ class Headers:
         value = self._raw.get(name.encode())
         return None if value is None else value.decode("latin-1")
 
-    @property
-    def content_length(self) -> int | None:
-        """The declared length of the body in bytes."""
-        value = self.get("content-length") or ""
-        return int(value) if value.isascii() and value.isdigit() else None
-
 
 class Door:
     """Lets callers in.

@@ -15,11 +15,12 @@ from dataplane.contracts.replica import ReplicaReport
 from dataplane.contracts.usage import Outcome, RecordKind, Source, UsageRecord
 from dataplane.gateway import auth
 from dataplane.gateway.auth import Caller
-from dataplane.gateway.intake import ClientGone, Intake
+from dataplane.gateway.intake import Intake
 from dataplane.gateway.patience import Patience
 from dataplane.gateway.reply import ClientStalled
 from dataplane.gateway.router import Wanted
 from dataplane.gateway.sse import Tally
+from dataplane.http_server.asgi import ClientGone
 from dataplane.spool.writer import SpoolFull
 
 _FINISHES = {"stop": Outcome.STOP, "length": Outcome.LENGTH, "abort": Outcome.ABORTED}

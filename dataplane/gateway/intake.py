@@ -6,15 +6,14 @@ second where a body of 4 MiB has a million values; passing over values takes a t
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from dataplane.contracts.errors import ApiError, Code
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _BYTES_PER_TOKEN = 4
 _MAX_MODEL_CHARS = 256
 _MAX_FIELD_BYTES = 2 + 6 * _MAX_MODEL_CHARS
@@ -23,10 +22,6 @@ _WRONG: Final = object()
 _OVERLOAD_RETRY_S = 1.0
 REQUEST_BYTES = 16 * 1024
 """What a request counts besides its body: its connection's buffers and its own state."""
-
-
-class ClientGone(Exception):
-    """The caller closed its connection."""
 
 
 class Intake(msgspec.Struct, frozen=True):
@@ -95,41 +90,6 @@ class Bodies:
             self._by_tenant[tenant_id] -= mine
             if not self._by_tenant[tenant_id]:
                 del self._by_tenant[tenant_id]
-
-
-async def read_body(receive: Receive, declared_bytes: int | None, max_bytes: int, hold: Hold) -> bytes:
-    """Collect a body of at most ``max_bytes``.
-
-    Args:
-        receive: ASGI's.
-        declared_bytes: of Content-Length, where given.
-        max_bytes: the limit.
-        hold: counts what is in memory; see :class:`Bodies`.
-
-    Raises:
-        ApiError: BODY_TOO_LARGE, as soon as it is known; or as ``hold`` does.
-        ClientGone: before the end.
-    """
-    if declared_bytes is not None and declared_bytes > max_bytes:
-        raise _too_large(max_bytes)
-    parts: list[bytes] = []
-    size_bytes = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part: bytes = message.get("body", b"")
-        size_bytes += len(part)
-        if size_bytes > max_bytes:
-            raise _too_large(max_bytes)
-        hold(len(part))
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-def _too_large(max_bytes: int) -> ApiError:
-    return ApiError(Code.BODY_TOO_LARGE, f"The request body is over the limit of {max_bytes} bytes.")
 
 
 class _Fields(msgspec.Struct):

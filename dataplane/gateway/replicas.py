@@ -126,11 +126,9 @@ class Replicas:
                     self._lost(error)
                     await asyncio.sleep(_RETRY_S)
 
-    async def _poll(self, client: httpx.AsyncClient, after: int | None) -> int | None:
+    async def _poll(self, client: httpx.AsyncClient, after: int | None) -> int:
         query: dict[str, str | float] = {} if after is None else {"after": after, "wait_s": _LONG_POLL_S}
         answer = await client.get("/replicas", params=query)
-        if answer.status_code == httpx.codes.NOT_MODIFIED:
-            return after
         answer.raise_for_status()
         table = msgspec.json.decode(answer.content, type=ReplicaTable)
         if table.number != after:

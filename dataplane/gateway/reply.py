@@ -1,7 +1,7 @@
 """The answer to one caller: whole, or a stream that ends in one of the three legal ways."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from dataplane.contracts.errors import ApiError, Code, envelope
@@ -9,11 +9,8 @@ from dataplane.contracts.headers import PUBLIC_REQUEST_ID
 from dataplane.gateway import rate_headers
 from dataplane.gateway.limits import LimitExceeded
 from dataplane.gateway.rate_headers import Header
+from dataplane.http_server.asgi import Scope, Send, abort_of
 
-Scope = MutableMapping[str, Any]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-ABORT = "pagoda.abort"
-"""ASGI extension of our server: a callable that resets the caller's connection."""
 _JSON: Header = (b"content-type", b"application/json")
 _STREAM: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -43,7 +40,7 @@ class Reply:
     """
 
     def __init__(self, scope: Scope, send: Send, request_id: str, stalled_s: float) -> None:
-        self._abort: Callable[[], None] | None = (scope.get("extensions") or {}).get(ABORT)
+        self._abort = abort_of(scope)
         self._send = send
         self._stalled_s = stalled_s
         self._streaming = False
@@ -120,7 +117,7 @@ class Reply:
 
     def abort(self) -> None:
         """Reset the connection, unless all was said."""
-        if self._abort is not None and not self._ended:
+        if not self._ended:
             self._abort()
             self.aborted = True
         self._ended = True

@@ -1,4 +1,4 @@
-"""Which replica takes a request: first the version, by the deployment's arms, then the replica, by room and work. Pure.
+"""Which replica of a version takes a request, by room and work. Pure.
 
 A replica's report is a fraction of a second old, so what this gateway has sent since is added to it: otherwise a burst
 between two reports would all land on the replica that looked best.
@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from dataplane.contracts import arms
-from dataplane.contracts.catalog import Arm, DeploymentEntry
 from dataplane.contracts.replica import ReplicaReport, ReplicaState
 
 
@@ -47,15 +45,6 @@ class Incarnation(msgspec.Struct, frozen=True):
 def incarnation(report: ReplicaReport) -> Incarnation:
     """Return which life of its replica a report is of."""
     return Incarnation(report.replica_id, report.socket, report.pid, report.since_ms)
-
-
-def arm_of(deployment: DeploymentEntry, session: str | None, key_id: str) -> Arm:
-    """Return the arm for a caller: sticky by its session where it names one, else by its key.
-
-    Raises:
-        ValueError: the deployment's weights do not sum to 100.
-    """
-    return arms.assign(deployment.arms, deployment.id, session or key_id)
 
 
 def candidates(

@@ -1,16 +1,12 @@
-"""What a gateway needs from its environment; a start with less is refused with every reason at once."""
+"""What a gateway needs from its environment, and the bounds it keeps."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
 from dataplane.contracts import keys
-
-
-class SettingsError(ValueError):
-    """The environment does not describe a gateway; the message has one sentence per fault."""
+from dataplane.environment import Environment
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -51,60 +47,32 @@ class Settings(msgspec.Struct, frozen=True):
     redis_timeout_s: float = 1.0
     max_spool_bytes: int = 256 * 1024 * 1024
 
-    @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> "Settings":
-        """Read the environment.
 
-        Raises:
-            SettingsError: a variable is missing or malformed.
-        """
-        faults: list[str] = []
+def read(environ: Mapping[str, str]) -> Settings:
+    """Read and check the settings.
 
-        def required(name: str) -> str:
-            value = environ.get(name, "").strip()
-            if not value:
-                faults.append(f"{name} is not set.")
-            return value
-
-        def url(name: str, schemes: tuple[str, ...]) -> str:
-            value = required(name)
-            if value and urlsplit(value).scheme not in schemes:
-                faults.append(f"{name} must be a URL that starts with one of {', '.join(f'{s}://' for s in schemes)}.")
-            return value
-
-        home = required("PAGODA_HOME")
-        redis_url = url("REDIS_URL", ("redis", "rediss", "unix"))
-        control_url = url("PAGODA_CONTROL_URL", ("http", "https"))
-        fleet_url = url("PAGODA_FLEET_URL", ("http", "https"))
-        internal_secret = required("PAGODA_INTERNAL_SECRET")
-        peppers = _peppers(required("PAGODA_KEY_PEPPERS"), faults)
-        port = _port(required("PAGODA_GATEWAY_PORT"), faults)
-        if faults:
-            raise SettingsError(" ".join(faults))
-        return cls(
-            home=Path(home).absolute(),
-            redis_url=redis_url,
-            control_url=control_url,
-            fleet_url=fleet_url,
-            internal_secret=internal_secret,
-            peppers=peppers,
-            host=environ.get("PAGODA_GATEWAY_HOST", "127.0.0.1"),
-            port=port,
-        )
+    Raises:
+        SettingsError: variables are missing or wrong; the message names each.
+    """
+    found = Environment(environ)
+    settings = Settings(
+        home=Path(found.required("PAGODA_HOME")).absolute(),
+        redis_url=found.url("REDIS_URL", "redis", "rediss", "unix"),
+        control_url=found.url("PAGODA_CONTROL_URL", "http", "https"),
+        fleet_url=found.url("PAGODA_FLEET_URL", "http", "https"),
+        internal_secret=found.required("PAGODA_INTERNAL_SECRET"),
+        peppers=_peppers(found),
+        host=found.optional("PAGODA_GATEWAY_HOST", "127.0.0.1"),
+        port=found.whole("PAGODA_GATEWAY_PORT", 1, 65535),
+    )
+    found.check()
+    return settings
 
 
-def _peppers(text: str, faults: list[str]) -> Mapping[str, bytes]:
-    if not text:
-        return {}
+def _peppers(found: Environment) -> Mapping[str, bytes]:
+    text = found.required("PAGODA_KEY_PEPPERS")
     try:
-        return keys.parse_peppers(text)
+        return keys.parse_peppers(text) if text else {}
     except ValueError as error:
-        faults.append(f"PAGODA_KEY_PEPPERS: {error}.")
+        found.fault(f"PAGODA_KEY_PEPPERS: {error}.")
         return {}
-
-
-def _port(text: str, faults: list[str]) -> int:
-    if text and not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        faults.append("PAGODA_GATEWAY_PORT must be a port number from 1 to 65535.")
-        return 0
-    return int(text or 0)

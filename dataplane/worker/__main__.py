@@ -6,6 +6,7 @@ import sys
 import uvloop
 
 from dataplane import logs
+from dataplane.http_server.server import ListenError
 from dataplane.worker.server import serve
 from dataplane.worker.settings import SettingsError, parse
 
@@ -17,7 +18,7 @@ def main() -> int:
         settings = parse(sys.argv[1:])
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             status, cause = runner.run(serve(settings))
-    except SettingsError as error:
+    except (SettingsError, ListenError) as error:
         print(f"dataplane.worker: {error}", file=sys.stderr)
         return 2
     if status:

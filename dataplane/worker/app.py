@@ -15,11 +15,12 @@ from starlette.routing import Route
 from dataplane.contracts import headers
 from dataplane.contracts.errors import ApiError, Code, envelope
 from dataplane.contracts.generation import Submit
+from dataplane.http_server.asgi import ClientGone, Receive, Scope, Send
 from dataplane.spool.writer import SpoolWriter
 from dataplane.worker import answers, doors, requests
 from dataplane.worker.answers import AnswerWriter, Endpoint, Usage
 from dataplane.worker.doors import Caller
-from dataplane.worker.exchange import ClientGone, Exchange, Receive, Scope, Send, until_gone
+from dataplane.worker.exchange import Exchange, until_gone
 from dataplane.worker.generation import Generation
 from dataplane.worker.meter import Meter
 from dataplane.worker.metrics import Metrics

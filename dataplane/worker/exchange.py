@@ -1,23 +1,12 @@
 """One HTTP exchange over ASGI: a bounded body in, a patient response out, and a watch on the client."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Coroutine, MutableMapping
 from typing import Any
 
 from dataplane.contracts.errors import ApiError, Code
+from dataplane.http_server.asgi import ClientGone, Receive, Scope, Send, abort_of, gone, read_body
 from dataplane.worker import requests
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-ABORT_EXTENSION = "pagoda.abort"
-"""Key in ``scope["extensions"]`` of a function that drops the connection without flushing it."""
-_BODY_TIMEOUT_S = 30.0
-
-
-class ClientGone(Exception):
-    """The caller closed its connection, or does not read from it."""
 
 
 class Exchange:
@@ -39,38 +28,18 @@ class Exchange:
         """Return the whole body.
 
         Raises:
-            ApiError: too large, too slow, compressed, or not JSON by its declared type.
+            ApiError: not JSON by its declared type, or not to be had; see :func:`.read_body`.
             ClientGone: it never came to its end.
         """
         sent: dict[bytes, bytes] = dict(self.scope["headers"])
-        if sent.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise ApiError(Code.INVALID_REQUEST, "a compressed body is not accepted; send it as it is")
         media_type = sent.get(b"content-type", b"").split(b";")[0].strip().lower()
         if media_type != b"application/json":
             raise ApiError(Code.INVALID_REQUEST, "the content-type must be application/json")
-        try:
-            async with asyncio.timeout(_BODY_TIMEOUT_S):
-                return await self._collect()
-        except TimeoutError as error:
-            raise ApiError(Code.INVALID_REQUEST, f"the body did not arrive in {_BODY_TIMEOUT_S:.0f} s") from error
-
-    async def _collect(self) -> bytes:
-        body = bytearray()
-        more = True
-        while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            body += message.get("body", b"")
-            if len(body) > requests.MAX_BODY_BYTES:
-                raise ApiError(Code.BODY_TOO_LARGE, f"the body is over the limit of {requests.MAX_BODY_BYTES} bytes")
-            more = message.get("more_body", False)
-        return bytes(body)
+        return await read_body(self.scope, self._receive, requests.MAX_BODY_BYTES)
 
     async def disconnected(self) -> None:
         """Return when the client closes its connection."""
-        while (await self._receive())["type"] != "http.disconnect":
-            continue
+        await gone(self._receive)
 
     async def start(self, status: int, fields: dict[str, str]) -> None:
         """Send the head of the response."""
@@ -91,10 +60,7 @@ class Exchange:
             async with asyncio.timeout(self._patience_s):
                 await self._send(message)
         except TimeoutError as error:
-            # What the client left unread would be kept for ever by an orderly close.
-            abort = self.scope.get("extensions", {}).get(ABORT_EXTENSION)
-            if abort is not None:
-                abort()
+            abort_of(self.scope)()
             raise ClientGone from error
 
     async def whole(self, status: int, body: bytes, fields: dict[str, str]) -> None:
@@ -115,10 +81,10 @@ async def until_gone(exchange: Exchange, work: Coroutine[Any, Any, None]) -> Non
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        gone = not working.done()
+        left = not working.done()
         working.cancel()
         watching.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
-    if gone:
+    if left:
         raise ClientGone
     working.result()

@@ -1,57 +1,30 @@
-"""The server process: sockets, signals, and the order in which everything starts and ends."""
+"""The server process: doors, signals, and the order in which everything starts and ends."""
 
 import asyncio
 import contextlib
 import os
 import secrets
-import signal
 import socket
-from collections.abc import Generator
-from typing import Any
 
 import httpx
 import structlog
-import uvicorn
 
-from dataplane.bounded_http import BoundedProtocol
 from dataplane.contracts.replica import Attach, ReplicaState
+from dataplane.http_server.asgi import App, Receive, Scope, Send
+from dataplane.http_server.server import on_end_signals, open_path, open_port, serving
 from dataplane.spool.shipper import ShipError, Shipper
 from dataplane.spool.writer import SpoolWriter
 from dataplane.worker.app import Worker
 from dataplane.worker.control import ControlServer
-from dataplane.worker.exchange import ABORT_EXTENSION, Receive, Scope, Send
 from dataplane.worker.lifecycle import TransitionError
 from dataplane.worker.metrics import Metrics
 from dataplane.worker.replica import EXIT_FAILED, Replica
 from dataplane.worker.settings import Settings, SettingsError
 
 _LAST_WORDS_S = 2
-_KEEP_ALIVE_S = 75
-_BACKLOG = 1024
 _FLUSH_S = 2.0
 _FAILURE_LINGER_S = 5.0
-_WRITE_BUFFER_BYTES = 32 * 1024
 _log = structlog.get_logger(__name__)
-
-
-class _Protocol(BoundedProtocol):
-    """The bounded HTTP protocol with a small write buffer and a way to drop a connection unflushed."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[dict-item]
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: a signal drains the replica first."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
 
 
 async def serve(settings: Settings) -> tuple[int, str]:
@@ -61,11 +34,12 @@ async def serve(settings: Settings) -> tuple[int, str]:
     when the spool is closed and shipped.
 
     Raises:
-        SettingsError: a port, a path or an environment that cannot be used.
+        SettingsError: a path or an environment that cannot be used.
+        ListenError: a door that cannot be opened.
     """
     replica = Replica(settings.replica_id, settings.stall_s)
     async with contextlib.AsyncExitStack() as running:
-        sockets = _listen(settings, running)
+        doors = _listen(settings, running)
         spool = await _spool(settings, running)
         running.push_async_callback(replica.stop)
         worker = Worker(
@@ -73,12 +47,12 @@ async def serve(settings: Settings) -> tuple[int, str]:
         )
         app = worker.app()
         control = await _control(replica, settings, running)
-        serving = _serve_http(app, sockets, running)
-        starting = asyncio.create_task(_start(replica, settings, app, sockets))
+        server = await running.enter_async_context(serving(app, doors, _LAST_WORDS_S))
+        starting = asyncio.create_task(_start(replica, settings, app, doors))
         running.push_async_callback(_cancelled, starting)
         _drain_on_signals(replica, settings.drain_s)
         stopped = asyncio.create_task(replica.stopped.wait())
-        await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({server, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if replica.exit_status == EXIT_FAILED and control is not None:
             with contextlib.suppress(TimeoutError):  # the fleet asks for the reason; an exit status cannot carry it
                 await asyncio.wait_for(control.told.wait(), _FAILURE_LINGER_S)
@@ -94,56 +68,19 @@ async def _control(replica: Replica, settings: Settings, running: contextlib.Asy
     return control
 
 
-def _serve_http(app: Any, sockets: list[socket.socket], running: contextlib.AsyncExitStack) -> "asyncio.Task[None]":  # noqa: ANN401 - an ASGI application
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http=_Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_LAST_WORDS_S,
-        )
-    )
-    serving = asyncio.create_task(server.serve(sockets))
-
-    async def stop() -> None:
-        server.should_exit = True
-        await serving
-
-    running.push_async_callback(stop)
-    return serving
-
-
 async def _cancelled(task: "asyncio.Task[None]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 def _listen(settings: Settings, running: contextlib.AsyncExitStack) -> list[socket.socket]:
-    """Bind the doors, TCP first."""
-    sockets = []
-    where = f"{settings.host}:{settings.port}"
-    try:
-        if settings.port is not None:
-            family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-            sockets.append(socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG))
-        if settings.socket is not None:
-            where = str(settings.socket)
-            settings.socket.unlink(missing_ok=True)
-            sockets.append(socket.socket(socket.AF_UNIX))
-            sockets[-1].bind(where)
-            settings.socket.chmod(0o600)
-            sockets[-1].listen(_BACKLOG)
-            running.callback(settings.socket.unlink, missing_ok=True)
-    except OSError as error:
-        raise SettingsError(f"cannot listen on {where}: {error.strerror}") from error
-    for listener in sockets:
-        listener.setblocking(False)
-    return sockets
+    """Open the doors, TCP first."""
+    doors = []
+    if settings.port is not None:
+        doors.append(running.enter_context(open_port(settings.host, settings.port)))
+    if settings.socket is not None:
+        doors.append(running.enter_context(open_path(settings.socket)))
+    return doors
 
 
 async def _spool(settings: Settings, running: contextlib.AsyncExitStack) -> SpoolWriter | None:
@@ -181,12 +118,10 @@ def _drain_on_signals(replica: Replica, drain_s: float) -> None:
         except TransitionError:
             replica.end_all()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, handle)
+    on_end_signals(handle)
 
 
-async def _start(replica: Replica, settings: Settings, app: Any, sockets: list[socket.socket]) -> None:  # noqa: ANN401 - an ASGI application
+async def _start(replica: Replica, settings: Settings, app: App, doors: list[socket.socket]) -> None:
     await replica.start()
     if settings.model is None or replica.state is not ReplicaState.WARM_IDLE:
         return
@@ -215,24 +150,24 @@ async def _start(replica: Replica, settings: Settings, app: Any, sockets: list[s
     load = replica.engine.load
     pool_tokens = load.total_blocks * load.block_size if load else 0
     print(
-        f"Serving {model.attach.served_name} at {_address(settings, sockets)}"
+        f"Serving {model.attach.served_name} at {_address(settings, doors)}"
         f" (context {model.context_tokens} tokens, KV pool {pool_tokens} tokens, {model.kernels})",
         flush=True,
     )
 
 
-def _address(settings: Settings, sockets: list[socket.socket]) -> str:
+def _address(settings: Settings, doors: list[socket.socket]) -> str:
     if settings.port is None:
         return f"unix:{settings.socket}"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{sockets[0].getsockname()[1]}/v1"
+    return f"http://{host}:{doors[0].getsockname()[1]}/v1"
 
 
 class VerificationError(Exception):
     """The model loaded but does not generate."""
 
 
-async def verify(app: Any, model_name: str) -> None:  # noqa: ANN401 - an ASGI application
+async def verify(app: App, model_name: str) -> None:
     """Make one real generation through the whole serving path but the socket.
 
     Raises:

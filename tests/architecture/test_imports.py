@@ -16,6 +16,10 @@ VIOLATIONS = {
     "3. the engine is pure": ("dataplane/engine/scheduler.py", "import torch"),
     "4a. gateway, worker and fleet do not import each other": ("dataplane/gateway/app.py", "import dataplane.fleet"),
     "4b. gateway and fleet have no model code": ("dataplane/gateway/app.py", "import dataplane.engine.engine"),
+    "4c. the HTTP server knows none of its applications": (
+        "dataplane/http_server/server.py",
+        "import dataplane.gateway.app",
+    ),
     "5. Django reaches the data plane through contracts, and never torch": (
         "console/urls.py",
         "import dataplane.worker",

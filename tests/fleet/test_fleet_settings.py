@@ -1,7 +1,8 @@
 import pytest
 
+from dataplane.environment import SettingsError
 from dataplane.fleet import resources
-from dataplane.fleet.settings import BucketAddress, SettingsError, read
+from dataplane.fleet.settings import BucketAddress, read
 
 GOOD = {
     "PAGODA_HOME": "/tmp/pgd",

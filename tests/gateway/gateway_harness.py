@@ -22,8 +22,8 @@ from dataplane.contracts.catalog import Catalog
 from dataplane.contracts.replica import Demand, ReplicaReport, ReplicaTable
 from dataplane.contracts.usage import UsageBatch, UsageReceipt, UsageRecord
 from dataplane.gateway.app import Gateway
-from dataplane.gateway.server import Server
 from dataplane.gateway.settings import Settings
+from dataplane.http_server.server import Server
 
 NO_REDIS = "redis://127.0.0.1:9/0"
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}
@@ -170,7 +170,9 @@ class Harness:
                 **self.bounds,
             )
         )
-        self.server = Server(self.gateway)
+        self.server = Server(self.gateway.app, graceful_s=1)
+        self.server.config.port = 0
+        await self._stack.enter_async_context(self.gateway.informed())
         self.url = await self._stack.enter_async_context(serving(self.server, drain=True))
         self.client = await self._stack.enter_async_context(
             httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=60)

@@ -8,9 +8,9 @@ from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.usage import Outcome, UsageRecord
 from dataplane.gateway import auth, intake
 from dataplane.gateway.exchange import Exchange
-from dataplane.gateway.intake import ClientGone
 from dataplane.gateway.patience import Patience
 from dataplane.gateway.sse import Tally
+from dataplane.http_server.asgi import ClientGone
 from dataplane.spool.writer import SpoolFull
 
 pytestmark = pytest.mark.anyio

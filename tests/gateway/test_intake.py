@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.gateway.intake import REQUEST_BYTES, Bodies, estimate_prompt_tokens, parse, read_body
+from dataplane.gateway.intake import REQUEST_BYTES, Bodies, estimate_prompt_tokens, parse
+from dataplane.http_server.asgi import read_body
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -91,7 +92,7 @@ async def test_bodies_count_while_they_come_and_a_tenant_cannot_take_what_others
         for hold, refused in ((first, False), (second, True)):
             parts = _parts(6)
             with pytest.raises(ApiError if refused else StopAsyncIteration) as end:
-                await read_body(lambda parts=parts: anext(parts), None, 10**9, hold)
+                await read_body({"headers": []}, lambda parts=parts: anext(parts), 10**9, hold=hold)
             if refused:
                 assert isinstance(end.value, ApiError)
                 assert end.value.code is Code.CONCURRENT_REQUESTS

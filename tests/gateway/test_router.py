@@ -2,11 +2,10 @@ import itertools
 import random
 from collections import Counter
 
-from gateway_world import deployment, load, report
+from gateway_world import load, report
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataplane.contracts.catalog import Arm
 from dataplane.contracts.replica import ReplicaReport, ReplicaState
 from dataplane.gateway import router
 from dataplane.gateway.router import Wanted
@@ -102,15 +101,3 @@ def test_equals_share_by_lot() -> None:
     replicas = [report(name, load=load()) for name in "abcd"]
     chosen = {choose(replicas) for _ in range(200)}
     assert chosen == set("abcd")
-
-
-def test_a_caller_stays_on_its_arm_and_a_session_decides_before_the_key() -> None:
-    split = deployment(
-        "dep_chat", "ten_acme", "chat", ("ten_acme",), arms=(Arm("ver_1", 50), Arm("ver_2", 50, "candidate"))
-    )
-    by_key = {key: router.arm_of(split, None, key).version_id for key in map(str, range(100))}
-    assert set(by_key.values()) == {"ver_1", "ver_2"}
-    assert by_key == {key: router.arm_of(split, None, key).version_id for key in by_key}
-    assert {router.arm_of(split, "talk", key).version_id for key in by_key} == {
-        router.arm_of(split, "talk", "any").version_id
-    }

@@ -7,7 +7,7 @@ import pytest
 from gateway_harness import NO_REDIS, Harness, gateway
 from gateway_world import World
 
-from dataplane import bounded_http
+from dataplane.http_server import protocol
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ async def _reset_after(g: Harness, *pieces: bytes) -> bool:
 async def test_a_connection_that_says_nothing_or_never_ends_its_head_is_closed(
     world: World, home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_http, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.3)
     async with gateway(world, home, NO_REDIS) as g:
         assert await _reset_after(g)
         assert await _reset_after(g, b"GET /health HTTP/1.1\r\nhost: g\r\nx: ")

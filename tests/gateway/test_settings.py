@@ -1,7 +1,8 @@
 import pytest
 from gateway_world import PEPPER
 
-from dataplane.gateway.settings import Settings, SettingsError
+from dataplane.environment import SettingsError
+from dataplane.gateway.settings import read
 
 WHOLE = {
     "PAGODA_HOME": "/tmp/pagoda",
@@ -15,7 +16,7 @@ WHOLE = {
 
 
 def test_a_whole_environment_is_read() -> None:
-    settings = Settings.from_environ(WHOLE)
+    settings = read(WHOLE)
     assert (settings.port, settings.host, settings.peppers) == (8080, "127.0.0.1", {"p1": PEPPER})
 
 
@@ -24,7 +25,7 @@ def test_a_whole_environment_is_read() -> None:
 def test_without_any_one_of_them_the_start_is_refused_by_name(name: str, value: str | None) -> None:
     environ = {key: text for key, text in WHOLE.items() if key != name} | ({name: value} if value is not None else {})
     with pytest.raises(SettingsError, match=name):
-        Settings.from_environ(environ)
+        read(environ)
 
 
 @pytest.mark.parametrize(
@@ -41,10 +42,10 @@ def test_without_any_one_of_them_the_start_is_refused_by_name(name: str, value: 
 )
 def test_a_value_that_cannot_be_meant_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=name):
-        Settings.from_environ(WHOLE | {name: value})
+        read(WHOLE | {name: value})
 
 
 def test_every_fault_is_named_at_once() -> None:
     with pytest.raises(SettingsError) as refusal:
-        Settings.from_environ({})
+        read({})
     assert all(name in str(refusal.value) for name in WHOLE)

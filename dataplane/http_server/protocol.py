@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with bounds on the head of a request.
+"""uvicorn's HTTP protocol with bounds on the head of a request, and on what a caller leaves unread.
 
 llhttp, the parser below uvicorn, leaves the size of a head to its caller, and uvicorn's keep-alive timeout begins after
 the first answer. Without these bounds a stranger's one connection takes as much memory as it sends, and silent
@@ -9,15 +9,19 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from dataplane.http_server.asgi import ABORT
+
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_TIMEOUT_S = 20.0
+_WRITE_BUFFER_BYTES = 32 * 1024
+"""Unread bytes of an answer after which the application waits for the caller."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """Drops a connection whose next head is over :data:`MAX_HEAD_BYTES`, or not complete in :data:`HEAD_TIMEOUT_S`.
 
     A head is waited for from the first byte, from the connection's begin where there has been no request yet; between
-    two requests uvicorn's keep-alive timeout waits.
+    two requests uvicorn's keep-alive timeout waits. The application finds in its scope how to drop the connection.
     """
 
     _head_due: asyncio.TimerHandle | None = None
@@ -27,6 +31,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first head."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -49,6 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin to count a head."""
         super().on_message_begin()
+        self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]
         self._awaits_head, self._head_bytes = True, 0
         if self._head_due is None:
             self._wait_for_head()

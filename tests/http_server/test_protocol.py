@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from dataplane import bounded_http
-from dataplane.bounded_http import MAX_HEAD_BYTES, BoundedProtocol
+from dataplane.http_server import protocol
+from dataplane.http_server.protocol import MAX_HEAD_BYTES, BoundedProtocol
 
 pytestmark = pytest.mark.anyio
 
@@ -80,7 +80,7 @@ async def test_a_head_without_end_is_cut_before_it_takes_memory(begin: bytes, pa
 
 @pytest.mark.parametrize("begun", [b"", b"\r\n", b"GET / HT", _HEAD], ids=["nothing", "a blank line", "part", "most"])
 async def test_a_head_that_does_not_come_is_not_waited_for(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_http, "HEAD_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.2)
     async with _connected() as (reader, writer):
         writer.write(begun)
         assert await _until_cut(reader) == b""
@@ -90,7 +90,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(begun: bytes, monkeyp
 async def test_a_second_head_that_does_not_come_is_not_waited_for(
     begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_http, "HEAD_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.2)
     async with _connected() as (reader, writer):
         writer.write(_HEAD + b"content-length: 2\r\n\r\nhi")
         assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
@@ -115,7 +115,7 @@ async def test_a_head_just_below_the_bound_is_answered() -> None:
 
 
 async def test_an_answer_that_takes_long_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_http, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.05)
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
