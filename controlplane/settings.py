@@ -229,7 +229,7 @@ JOB_TICKS: dict[str, int] = {
 }
 """The periodic ones: kind to its interval in seconds."""
 JOB_CROWDS: dict[str, tuple[int, int]] = {"registry.validate": (2, 1)}
-"""Kinds of which people make many: how many run at once, in all and of one tenant. Leave workers for the other kinds."""
+"""Kinds of which people make many: how many run at once, in all and of one tenant. Leave workers to other kinds."""
 
 VERSION_HOLDERS = ["controlplane.deployments.dependents.of_version"]
 """Who is asked before a version ends: dotted paths of controlplane.registry.holders.Question."""

@@ -174,7 +174,8 @@ def test_an_alias_set_while_its_version_is_deleted_names_nothing_or_keeps_it(com
         assert isinstance(named, NotFound) != isinstance(deleted, lifecycle.InUse)
 
 
-def test_of_two_versions_with_the_same_content_one_becomes_ready(committed, personas, store):
+def test_of_two_versions_with_the_same_content_one_becomes_ready(committed, personas, store, settings):
+    settings.JOB_CROWDS = {}  # an operator may let a tenant have several validations at once
     for number in range(1, 7, 2):
         one, two = almost_ready(personas.acme, number, store), almost_ready(personas.acme, number + 1, store)
         with acting_as(PLATFORM):
