@@ -11,7 +11,7 @@ class StorageLimits(msgspec.Struct, frozen=True):
     Args:
         stored_bytes: the bytes of its files, those announced by open uploads included.
         stored_files: how many files these are; the same content in several versions is one.
-        open_uploads: uploads that are neither completed nor given up.
+        open_uploads: uploads that are neither given up nor, once complete, validated to their end.
     """
 
     stored_bytes: int | None = None

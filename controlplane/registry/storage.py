@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import msgspec
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Sum
 
-from controlplane.registry.models import Artifact, ModelVersion, UploadFile, VersionState
+from controlplane.registry.blobs import COMING
+from controlplane.registry.models import Artifact, ModelVersion, UploadFile
 from tenants.actor import Actor, reading_as, require
 from tenants.errors import Conflict
 from tenants.models import Quota, Tenant
@@ -15,7 +16,10 @@ from tenants.storage import DEFAULT_STORAGE, StorageLimits
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What is kept, what open uploads announced included, and what may be; the limits are all set."""
+    """What is kept, what open uploads announced included, and what may be; the limits are all set.
+
+    An upload is open until its version is ready or rejected.
+    """
 
     stored_bytes: int
     stored_files: int
@@ -63,16 +67,15 @@ def claim(tenant: Tenant, *, num_bytes: int, num_files: int) -> None:
 
 def _storage(tenant: Tenant) -> Storage:
     kept = Artifact.objects.for_tenant(tenant).filter(deleted_at=None)
-    coming = UploadFile.objects.for_tenant(tenant).filter(
-        sha256=None, version__state__in=(VersionState.UPLOADING, VersionState.VALIDATING)
-    )
+    coming = UploadFile.objects.for_tenant(tenant).filter(sha256=None, version__state__in=COMING)
     sums = [rows.aggregate(size=Sum("size_bytes", default=0), number=Count("pk")) for rows in (kept, coming)]
-    uploading = ModelVersion.objects.for_tenant(tenant).aggregate(n=Count("pk", filter=Q(state=VersionState.UPLOADING)))
+    # What is being validated counts: else a tenant could line up validations without end before everybody else's.
+    underway = ModelVersion.objects.for_tenant(tenant).filter(state__in=COMING).count()
     quota = Quota.objects.for_tenant(tenant).filter(key=None).first()
     own = msgspec.structs.asdict(quota.storage) if quota else {}
     return Storage(
         stored_bytes=sum(part["size"] for part in sums),
         stored_files=sum(part["number"] for part in sums),
-        open_uploads=uploading["n"],
+        open_uploads=underway,
         limits=msgspec.structs.replace(DEFAULT_STORAGE, **{name: own[name] for name in own if own[name] is not None}),
     )
