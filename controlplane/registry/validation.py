@@ -14,12 +14,13 @@ from controlplane.registry import stores, validation_steps
 from controlplane.registry.checklist import LINES
 from controlplane.registry.inspection import InspectionFailed
 from controlplane.registry.lifecycle import move
-from controlplane.registry.models import Model, ModelVersion, StepState, VersionCheck, VersionState
+from controlplane.registry.models import Model, ModelVersion, StepState, UploadFile, VersionCheck, VersionState
 from controlplane.registry.validation_attempt import Attempt, Overtaken, Refused
 from controlplane.registry.validation_trial import FleetAway
 from controlplane.registry.workplace import workplace
 from dataplane.contracts import failpoints
 from tenants import audit
+from tenants.actor import acting_as
 
 KIND = "registry.validate"
 _log = structlog.get_logger(__name__)
@@ -52,6 +53,7 @@ def validate(lease: Lease) -> None:
             _run(attempt)
         except Overtaken:
             _log.info("validation overtaken", version_id=attempt.version_id)
+            _discard_parts(attempt)
 
 
 def _run(attempt: Attempt) -> None:
@@ -98,3 +100,15 @@ def _reject(attempt: Attempt, refusal: Refused) -> None:
             after={"state": version.state, "reason": str(refusal)[:500]},
         )  # fmt: skip
         failpoints.hit("registry.validating.reject")
+    _discard_parts(attempt)
+
+
+def _discard_parts(attempt: Attempt) -> None:
+    """Remove at once what lies in the store of an upload that has ended: its room is free for its tenant already."""
+    with acting_as(attempt.lease.actor):
+        files = list(UploadFile.objects.filter(version_id=attempt.version_id))
+    for file in files:
+        try:
+            attempt.store.discard(file.multipart_id)
+        except (stores.StoreError, OSError) as error:  # the sweep has another go
+            _log.warning("parts not discarded", version_id=attempt.version_id, file=file.name, reason=str(error))

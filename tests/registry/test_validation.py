@@ -71,6 +71,24 @@ def test_the_fleet_is_asked_to_try_the_smallest_replica_that_says_something(pers
     assert (request.engine.max_num_seqs, request.engine.max_model_len, request.engine.dtype) == (1, 512, "fp32")
 
 
+def test_what_is_deleted_on_its_way_leaves_no_parts(personas, carded, home_store, fleet):
+    """Its room is its tenant's again at once; bytes that stayed until the sweep would let the disk be filled."""
+    version = bring(personas.acme, carded, home_store)
+    lifecycle.delete_version(actor=member_actor(personas.alice, "acme"), version_id=version.id)
+    assert list(home_store.uploads()) != []
+    assert validate(version) is JobState.DONE
+    assert list(home_store.uploads()) == []
+
+
+def test_what_lacks_a_part_is_rejected_and_leaves_none_of_the_others(personas, carded, home_store, fleet):
+    version = bring(personas.acme, carded, home_store)
+    (home_store.root / "uploads" / version.id / "config.json" / "parts").rename(home_store.root / "away")
+    assert validate(version) is JobState.DONE
+    why, _ = line(version, "files")
+    assert (stored(version).state, "a part is missing" in why, str(home_store.root) in why) == ("rejected", True, False)
+    assert list(home_store.uploads()) == []
+
+
 def spoil_names(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
 

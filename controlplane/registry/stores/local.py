@@ -125,7 +125,7 @@ class LocalStore:
             except FileNotFoundError as error:
                 # Race: a worker that lost its lease may have sealed the file, and taken the parts away, meanwhile.
                 if not whole.exists():
-                    raise PartMissing(f"a part is missing ({error.filename}); upload the file again") from error
+                    raise PartMissing(f"a part is missing ({Path(error.filename).name}); upload it again") from error
             else:
                 shutil.rmtree(folder / "parts", ignore_errors=True)
                 return digest
