@@ -105,7 +105,10 @@ async def _take(ticket: Ticket, store: LocalStore, receive: Receive, request_id:
     except UploadGone as error:
         return _refusal(409, "upload_ended", str(error), request_id)
     except StoreFull as error:
-        return _refusal(507, "store_full", str(error), request_id)
+        _log.warning("store failed", reason=str(error))  # which folder it is, is the operator's to read
+        return _refusal(
+            507, "store_full", "The store of files has no room left. Send this part again later.", request_id
+        )
     except TimeoutError:
         return _refusal(408, "too_slow", "The part did not arrive in time. Send it again.", request_id)
     except _HungUpError:

@@ -317,9 +317,11 @@ def _begin_at_store(actor: Actor, version: ModelVersion, files: Sequence[UploadF
             file.multipart_id = store.begin(f"{version.id}/{file.name}")
     except StoreError as error:
         with acting_as(actor):
-            end(actor, locked(ModelVersion.objects.all(), version.id), reason=f"The upload did not begin: {error}.")
+            told = _unavailable(error)
+            reason = f"The upload did not begin. {told.message}"
+            end(actor, locked(ModelVersion.objects.all(), version.id), reason=reason)
         discard(files, store)
-        raise _unavailable(error) from error
+        raise told from error
     with acting_as(actor):
         UploadFile.objects.bulk_update(files, ["multipart_id"])
 
@@ -368,8 +370,13 @@ def _progress(file: UploadFile, arrived: Sequence[Part] = ()) -> FileProgress:
 
 
 def _unavailable(error: StoreError) -> Unavailable:
-    code = "store_full" if isinstance(error, StoreFull) else "store_unavailable"
-    return Unavailable(f"The store of files cannot do this now: {error}.", code=code)
+    """Say what is wrong in our words: the store's name folders and hosts, which are the operator's to read."""
+    _log.warning("store failed", reason=str(error))
+    if isinstance(error, StoreFull):
+        return Unavailable(
+            "The store of files has no room left. Try again later, or tell the platform.", code="store_full"
+        )
+    return Unavailable("The store of files does not answer. Try again in a minute.", code="store_unavailable")
 
 
 def expired(now: datetime) -> QuerySet[ModelVersion]:

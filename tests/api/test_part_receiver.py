@@ -286,12 +286,13 @@ def test_a_part_of_an_upload_that_has_ended_is_a_conflict(store, upload):
 
 def test_a_full_disk_is_named(store, upload, monkeypatch):
     def full(_self: IncomingPart, _chunk: bytes) -> None:
-        raise StoreFull("no room is left; free some disk space and try again")
+        raise StoreFull("no room is left under /srv/our/folder; free some disk space and try again")
 
     monkeypatch.setattr(IncomingPart, "write", full)
     sender = Sender(in_chunks(PIECE))
     assert asyncio.run(sender.to(receiver())) == 507
     assert sender.body["error"]["code"] == "store_full"
+    assert "/srv" not in sender.body["error"]["message"]
     assert leftovers(store) == []
 
 

@@ -15,6 +15,7 @@ from uploading import FILES, PART_BYTES, announce, begin, part_of, plans, send, 
 
 from controlplane.jobs.models import Job
 from controlplane.registry import storage, stores, uploads
+from controlplane.registry.lifecycle import delete_version
 from controlplane.registry.models import Model, ModelVersion, UploadFile, UploadPart, VersionCheck
 from controlplane.registry.parts import FilePlan
 from controlplane.registry.stores import StoreFull
@@ -202,14 +203,17 @@ def test_what_has_ended_takes_nothing_more(bob, store):
 
 def test_a_store_that_is_full_ends_the_upload_before_it_began(bob, store, monkeypatch):
     def full(_key: str) -> str:
-        raise StoreFull("no room is left")
+        raise StoreFull("no room is left under /srv/our/folder")
 
     monkeypatch.setattr(store, "begin", full)
     with pytest.raises(Unavailable, match="no room") as error:
         begin(bob, store)
     assert error.value.code == "store_full"
     with acting_as(PLATFORM):
-        assert ModelVersion.objects.get().state == "rejected"
+        version = ModelVersion.objects.get()
+        told = [error.value.message, version.checks.get().reason]
+    assert version.state == "rejected"
+    assert all("no room" in words and "/srv" not in words for words in told), "what our disks are called stays with us"
     assert storage.get_storage(actor=bob).stored_bytes == 0
 
 
@@ -310,6 +314,15 @@ def test_what_ends_makes_room(bob, personas, store):
     upload_all(bob, store)
     with pytest.raises(Conflict, match="bytes kept"):  # being validated, it takes its room all the same
         begin(bob, store)
+
+
+def test_what_is_being_validated_is_an_open_upload_until_it_ends(bob, personas, store):
+    limit(personas, open_uploads=1)
+    version = upload_all(bob, store)
+    with pytest.raises(Conflict, match="adds 1 to 1 uploads at a time"):
+        begin(bob, store)
+    delete_version(actor=bob, version_id=version.id)
+    begin(bob, store)
 
 
 def test_what_is_kept_is_told_with_its_limits(bob, personas, store):
