@@ -25,6 +25,10 @@ from tenants.outbox import Topic
 from tenants.roles import Permission
 
 
+MAX_ALIASES = 32
+"""Of a model. Every gateway keeps the aliases of what is served, and looks through a deployment's at each call."""
+
+
 class InUse(Conflict):
     """Something still depends on the version; ``dependents`` names it in words."""
 
@@ -128,7 +132,7 @@ def set_alias(*, actor: Actor, model_id: str, name: str, version_id: str) -> Mod
         Forbidden: the actor may not change models.
         NotFound: the actor has no such model, or the model no such version.
         Invalid: the name is not one.
-        Conflict: the version is not ready.
+        Conflict: the version is not ready, or the model has :data:`MAX_ALIASES` others.
     """
     require(actor, Permission.MODELS_WRITE)
     if re.fullmatch(ALIAS_PATTERN, name, re.ASCII) is None:
@@ -143,6 +147,8 @@ def set_alias(*, actor: Actor, model_id: str, name: str, version_id: str) -> Mod
         alias = model.aliases.select_related("version").filter(name=name).first()
         if alias is not None and alias.version_id == version.id:
             return alias
+        if alias is None and model.aliases.count() >= MAX_ALIASES:
+            raise Conflict(f"{model.name} has {MAX_ALIASES} aliases. Delete one that is not used any more first.")
         before: dict[str, Json] = {"version": alias.version.number} if alias else {}
         alias = alias or ModelAlias(tenant=actor.tenant, model=model, name=name)
         alias.version, alias.moved_at = version, timezone.now()

@@ -132,6 +132,16 @@ def test_a_name_that_is_no_alias_is_refused(bob, version, name):
         lifecycle.set_alias(actor=bob, model_id=version.model_id, name=name, version_id=version.id)
 
 
+def test_a_model_has_so_many_aliases_and_no_more(bob, version, monkeypatch):
+    monkeypatch.setattr(lifecycle, "MAX_ALIASES", 2)
+    for name in ("one", "two", "one"):
+        lifecycle.set_alias(actor=bob, model_id=version.model_id, name=name, version_id=version.id)
+    with pytest.raises(Conflict, match="has 2 aliases"):
+        lifecycle.set_alias(actor=bob, model_id=version.model_id, name="three", version_id=version.id)
+    lifecycle.delete_alias(actor=bob, model_id=version.model_id, name="one")
+    lifecycle.set_alias(actor=bob, model_id=version.model_id, name="three", version_id=version.id)
+
+
 def test_an_alias_names_a_ready_version_of_its_own_model(personas, bob, version):
     other = make_version(personas.acme, name="other")
     rejected = make_version(personas.acme, state=VersionState.REJECTED)
