@@ -338,6 +338,7 @@ CONTENT_SECURITY_POLICY = {
         "img-src": [SELF, "data:"],
         "font-src": [SELF],
         "connect-src": [SELF, *_store_origins()],
+        "worker-src": [SELF],
         "manifest-src": [SELF],
         "form-action": [SELF],
         "frame-ancestors": [NONE],

@@ -11,12 +11,12 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from console.access import member_page
 from console.errors import show_faults
-from controlplane.registry import lifecycle, selectors, storage
+from controlplane.registry import lifecycle, selectors
 from tenants.actor import Actor
 from tenants.errors import Conflict, Invalid, NotFound
 from tenants.roles import Permission
 
-_READY, _UPLOADING, _OPEN = "ready", "uploading", ("uploading", "validating")
+_READY, _UPLOADING = "ready", "uploading"
 
 
 class AliasForm(forms.Form):
@@ -44,7 +44,6 @@ def index(request: HttpRequest, actor: Actor) -> HttpResponse:
     context = {
         "models": [(model, newest.get(model.id)) for model in selectors.list_models(actor=actor)],
         "uploads": [version for version in versions if version.state == _UPLOADING],
-        "kept": storage.get_storage(actor=actor),
         "may_change": actor.may(Permission.MODELS_WRITE),
     }
     partial = request.headers.get("HX-Request")

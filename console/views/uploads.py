@@ -16,7 +16,7 @@ from controlplane.registry import selectors, storage, stores, uploads
 from tenants.actor import Actor
 from tenants.roles import Permission
 
-_UPLOADING = "uploading"
+_UPLOADING, _WHOLE = "uploading", ("ready", "archived")
 _RULES = {
     "taken": model_folder.TAKEN,
     "refusals": model_folder.REFUSALS,
@@ -28,10 +28,10 @@ _RULES = {
 @member_page(Permission.MODELS_WRITE)
 def new(request: HttpRequest, actor: Actor) -> HttpResponse:
     """Ask for a model's name and its folder."""
-    versions = [version for version in selectors.list_versions(actor=actor) if version.state in ("ready", "archived")]
+    versions = selectors.list_versions(actor=actor)
     context: dict[str, Any] = {
-        "models": selectors.list_models(actor=actor),
-        "versions": versions,
+        "models": sorted({version.model.name for version in versions}),
+        "versions": [version for version in versions if version.state in _WHOLE],
         "model_name": request.GET.get("model", ""),
         "kept": storage.get_storage(actor=actor),
         "rules": _RULES,

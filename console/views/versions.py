@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from console import model_words
 from console.access import member_page
 from controlplane.registry import lifecycle, selectors
-from controlplane.registry.differences import Change, part_of
+from controlplane.registry.differences import Change, difference, part_of
 from tenants.actor import Actor
 from tenants.errors import Conflict, NotFound
 from tenants.roles import Permission
@@ -22,18 +22,19 @@ TABS = {"overview": "Overview", "files": "Files", "card": "Model card", "compare
 _WHOLE = ("ready", "archived")
 _UNDERWAY = ("uploading", "validating")
 _ENDED = ("passed", "failed", "not_run")
+_Tab = tuple[Any, dict[str, Any]]
+"""A version, whose class pages do not import, and what its tab shows."""
 
 
 @require_GET
 @member_page(Permission.MODELS_READ)
 def detail(request: HttpRequest, actor: Actor, version_id: str) -> HttpResponse:
     """Show one version, a tab at a time; the overview asks again while the version is on its way."""
-    found = selectors.get_version_detail(actor=actor, version_id=version_id)
     tab = request.GET.get("tab", "overview")
     if tab not in TABS:
         raise NotFound(f"A version has no tab {tab!r}.")
-    context = {**_about(actor, found), "tabs": TABS, "tab": tab, "live": f"console/parts/version_{tab}.html"}
-    context |= _TAB_CONTEXTS.get(tab, _nothing)(request, actor, found)
+    version, context = _TAB_CONTEXTS[tab](request, actor, version_id)
+    context |= {**_about(actor, version), "tabs": TABS, "tab": tab, "live": f"console/parts/version_{tab}.html"}
     partial = request.headers.get("HX-Request")
     return render(request, "console/parts/version_live.html" if partial else "console/pages/version.html", context)
 
@@ -61,7 +62,7 @@ def _end(
     request: HttpRequest, actor: Actor, version_id: str, page: str, act: Callable[[Actor, Any], HttpResponse | str]
 ) -> HttpResponse:
     found = selectors.get_version_detail(actor=actor, version_id=version_id)
-    context = _about(actor, found)
+    context = {**_about(actor, found.version), "found": found}
     if request.method == "GET":
         return render(request, page, context)
     if request.POST.get("confirm", "") != context["name"]:
@@ -92,11 +93,9 @@ def _delete(actor: Actor, version: Any) -> HttpResponse:  # noqa: ANN401 - a row
 # --- what the tabs show
 
 
-def _about(actor: Actor, found: selectors.VersionDetail) -> dict[str, Any]:
-    version = found.version
+def _about(actor: Actor, version: Any) -> dict[str, Any]:  # noqa: ANN401 - a row
     may_change = actor.may(Permission.MODELS_WRITE) and version.deleted_at is None
     return {
-        "found": found,
         "version": version,
         "name": named(version),
         "state_words": "It is deleted." if version.deleted_at else model_words.STATES[version.state],
@@ -107,18 +106,14 @@ def _about(actor: Actor, found: selectors.VersionDetail) -> dict[str, Any]:
     }
 
 
-def _nothing(_request: HttpRequest, _actor: Actor, _found: selectors.VersionDetail) -> dict[str, Any]:
-    return {}
-
-
-def _overview(_request: HttpRequest, actor: Actor, found: selectors.VersionDetail) -> dict[str, Any]:
+def _overview(_request: HttpRequest, actor: Actor, version_id: str) -> _Tab:
+    found = selectors.get_version_detail(actor=actor, version_id=version_id)
     version = found.version
-    checks = [(check, _took_ms(check)) for check in found.checks]
-    running = next((check for check in found.checks if check.state == "running"), None)
     context: dict[str, Any] = {
-        "checks": checks,
+        "found": found,
+        "checks": [(check, _took_ms(check)) for check in found.checks],
         "num_ended": sum(check.state in _ENDED for check in found.checks),
-        "running": running,
+        "running": next((check for check in found.checks if check.state == "running"), None),
     }
     if version.state in _WHOLE:
         config = version.checked_config
@@ -127,7 +122,7 @@ def _overview(_request: HttpRequest, actor: Actor, found: selectors.VersionDetai
             (model_words.field(name), model_words.value(getattr(config, name))) for name in config.__struct_fields__
         ]
         context["fits"] = selectors.memory_fits(actor=actor, config=config)
-    return context
+    return version, context
 
 
 def _took_ms(check: Any) -> int | None:  # noqa: ANN401 - a row
@@ -137,42 +132,45 @@ def _took_ms(check: Any) -> int | None:  # noqa: ANN401 - a row
     return round(took.total_seconds() * 1000)
 
 
-def _files(_request: HttpRequest, _actor: Actor, found: selectors.VersionDetail) -> dict[str, Any]:
-    return {"files": [(file, part_of(file.name).value) for file in found.version.files.all()]}
+def _files(_request: HttpRequest, actor: Actor, version_id: str) -> _Tab:
+    version = selectors.get_version(actor=actor, version_id=version_id)
+    return version, {"files": [(file, part_of(file.name).value) for file in version.files.all()]}
 
 
-def _card(_request: HttpRequest, _actor: Actor, found: selectors.VersionDetail) -> dict[str, Any]:
-    return {"card": SafeString(found.card)}  # the selector has sanitised it
+def _card(_request: HttpRequest, actor: Actor, version_id: str) -> _Tab:
+    found = selectors.get_version_detail(actor=actor, version_id=version_id)
+    return found.version, {"card": SafeString(found.card)}  # the selector has sanitised it
 
 
-def _compare(request: HttpRequest, actor: Actor, found: selectors.VersionDetail) -> dict[str, Any]:
-    version = found.version
+def _compare(request: HttpRequest, actor: Actor, version_id: str) -> _Tab:
+    version = selectors.get_version(actor=actor, version_id=version_id)
     if version.state not in _WHOLE:
-        return {"others": ()}
+        return version, {"others": ()}
     whole = (other for other in selectors.list_versions(actor=actor) if other.state in _WHOLE)
-    others = sorted(
-        (other for other in whole if other.id != version.id),
-        key=lambda other: (other.model_id != version.model_id, abs(other.number - version.number)),
-    )
+    others = sorted((other for other in whole if other.id != version.id), key=lambda other: _farness(version, other))
     since = next((other for other in others if other.id == request.GET.get("since")), others[0] if others else None)
     if since is None:
-        return {"others": ()}
-    difference = selectors.compare_versions(actor=actor, old_id=since.id, new_id=version.id)
-    changed = [*difference.counts, *difference.config]
-    return {
+        return version, {"others": ()}
+    found = difference(selectors.content(since), selectors.content(version))
+    return version, {
         "others": [(other.id, named(other)) for other in others],
         "since": since,
         "since_name": named(since),
         "fields": [
             (model_words.field(field.name), model_words.value(field.old), model_words.value(field.new))
-            for field in changed
+            for field in (*found.counts, *found.config)
         ],
-        "changed_files": [file for file in difference.files if file.change is not Change.SAME],
-        "same_files": [file.name for file in difference.files if file.change is Change.SAME],
+        "changed_files": [file for file in found.files if file.change is not Change.SAME],
+        "same_files": [file.name for file in found.files if file.change is Change.SAME],
     }
 
 
-_TAB_CONTEXTS: dict[str, Callable[[HttpRequest, Actor, selectors.VersionDetail], dict[str, Any]]] = {
+def _farness(version: Any, other: Any) -> tuple[bool, int]:  # noqa: ANN401 - rows
+    """Put the model's own versions first, the nearest number before the others."""
+    return other.model_id != version.model_id, abs(other.number - version.number)
+
+
+_TAB_CONTEXTS: dict[str, Callable[[HttpRequest, Actor, str], _Tab]] = {
     "overview": _overview,
     "files": _files,
     "card": _card,

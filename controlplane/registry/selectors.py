@@ -123,16 +123,15 @@ def compare_versions(*, actor: Actor, old_id: str, new_id: str) -> Difference:
     require(actor, Permission.MODELS_READ)
     with reading_as(actor):
         old, new = (get_version(actor=actor, version_id=version_id) for version_id in (old_id, new_id))
-        return difference(_content(old), _content(new))
+        return difference(content(old), content(new))
 
 
-def memory_fits(*, actor: Actor, config: ModelConfig) -> list[DeviceFit]:
-    """Return how a model fits each device at hand, by the planner's arithmetic."""
-    require(actor, Permission.MODELS_READ)
-    return [DeviceFit(device, tuple(fits(config, [device]))) for device in devices()]
+def content(version: ModelVersion) -> Content:
+    """Return what a version is compared by, from a row with its files loaded.
 
-
-def _content(version: ModelVersion) -> Content:
+    Raises:
+        Conflict: what it holds is not known: it was never ready.
+    """
     if version.state not in WHOLE:
         raise Conflict(f"Version {version.number} of {version.model} is {version.state}; only whole ones are compared.")
     return Content(
@@ -143,6 +142,12 @@ def _content(version: ModelVersion) -> Content:
         has_chat_template=bool(version.has_chat_template),
         licence=version.licence,
     )
+
+
+def memory_fits(*, actor: Actor, config: ModelConfig) -> list[DeviceFit]:
+    """Return how a model fits each device at hand, by the planner's arithmetic."""
+    require(actor, Permission.MODELS_READ)
+    return [DeviceFit(device, tuple(fits(config, [device]))) for device in devices()]
 
 
 def _models(actor: Actor) -> QuerySet[Model]:

@@ -96,7 +96,9 @@ def digests_of(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("which", ["wide", pytest.param("bundled", marks=pytest.mark.slow)])
-def test_a_folder_is_uploaded_over_broken_connections_validates_and_answers(which, visitor, product, wide_model):
+def test_a_folder_is_uploaded_over_broken_connections_validates_and_answers(
+    which, visitor, product, wide_model, record_property
+):
     folder = wide_model if which == "wide" else MODEL_DIR
     name = f"{which}-{secrets.token_hex(2)}"
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
@@ -108,6 +110,8 @@ def test_a_folder_is_uploaded_over_broken_connections_validates_and_answers(whic
         page.add_init_script(NO_HANDLES)
         sent = Sent(page)
         version_id = upload_through(proxy, page, folder, name)
+        record_property("parts", len(sent.begun))
+        record_property("parts_sent_again", sent.num_again)
         assert proxy.num_cuts == NUM_CUTS
         assert set(sent.arrived.values()) == {1}, "what has arrived is not sent again"
         assert sent.num_again <= NUM_CUTS + NUM_RELOADS * LANES
@@ -149,7 +153,9 @@ def test_an_upload_is_paused_waits_for_the_network_and_goes_on_by_itself_after_a
         proxy.release()
         page.reload()
         page.wait_for_url(re.compile(r"/versions/ver_"))
-        expect(page.locator("#live").get_by_text("It cannot be served; the checklist says why and what to do.")).to_be_visible()
+        expect(
+            page.locator("#live").get_by_text("It cannot be served; the checklist says why and what to do.")
+        ).to_be_visible()
         failed = page.locator(".steps .failed")
         expect(failed).to_contain_text("The config is one that we run")
         expect(failed).to_contain_text("OtherForCausalLM")
@@ -206,7 +212,9 @@ def upload_through(proxy: CuttingProxy, page: Page, folder: Path, model: str) ->
 
 def validates_live(page: Page) -> None:
     page.evaluate("window.isTheSame = true")
-    expect(page.locator("#live").get_by_text("Every check has passed: it can be deployed.")).to_be_visible(timeout=240_000)
+    expect(page.locator("#live").get_by_text("Every check has passed: it can be deployed.")).to_be_visible(
+        timeout=240_000
+    )
     expect(page.locator(".steps .done")).to_have_count(12)
     expect(page.locator(".steps")).to_contain_text("First token after")
     assert page.evaluate("window.isTheSame"), "the page was loaded once"

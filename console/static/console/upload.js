@@ -2,7 +2,7 @@
 // between. Part: { file, number, blob, sha256 (as arrived), sent (bytes) }.
 "use strict";
 {
-const LANES = 3, WAIT_MS = 500, LONGEST_WAIT_MS = 20000, SPEED_OVER_MS = 10000, MOST_REFUSALS = 8;
+const LANES = 3, WAIT_MS = 500, LONGEST_WAIT_MS = 20000, SPEED_OVER_MS = 10000, MOST_REFUSALS = 8, COME_AGAIN = [0, 408, 429, 503];
 const page = $("#upload").dataset, rules = JSON.parse($("#rules").textContent), taken = RegExp(rules.taken);
 const hasher = new Worker(page.worker);
 const go = $("#go"), total = $("#total");
@@ -107,7 +107,7 @@ const put = (part, { method, url, headers }) => new Promise((done, failed) => {
   request.send(part.blob);
 });
 
-const isFinal = ({ status = 0 }, tries) => status === -507 || (status < 0 && tries > MOST_REFUSALS) || (status >= 400 && status < 500 && status !== 429);
+const isFinal = ({ status = 0 }, tries) => !COME_AGAIN.includes(Math.abs(status)) && (status === -507 || (status < 0 && tries > MOST_REFUSALS) || (status >= 400 && status < 500));
 
 // Does it until it is done: with growing pauses of random length, which end when the network is back.
 async function patiently(act) {

@@ -1,0 +1,37 @@
+import msgspec
+import pytest
+from domain import CONFIG
+
+from console import model_words
+from controlplane.registry.models import VersionState
+
+
+def test_a_config_is_told_in_words():
+    assert model_words.sentence(CONFIG) == (
+        "A Llama of 2 layers, 64 wide, with 4 attention heads that share 2 of keys and values. It knows 320 tokens, "
+        "reads up to 512 of them at once, and was saved in fp32."
+    )
+
+
+def test_what_is_not_so_is_not_told():
+    config = msgspec.structs.replace(CONFIG, num_kv_heads=4, tied_embeddings=True)
+    assert "with 4 attention heads. It" in model_words.sentence(config)
+    assert "share one table" in model_words.sentence(config)
+
+
+def test_a_field_has_the_name_that_people_use_and_a_new_one_its_own():
+    assert model_words.field("num_kv_heads") == "KV heads"
+    assert model_words.field("sliding_window") == "Sliding window"
+
+
+def test_every_state_of_a_version_is_explained():
+    assert model_words.STATES.keys() == set(VersionState.values)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [(None, "none"), ((), "none"), (True, "yes"), (False, "no"), (49_152, "49,152"), (1e-5, "1e-05"), (1e4, "10,000"),
+     ((2, 7), "2, 7"), ("bf16", "bf16")],
+)  # fmt: skip
+def test_values_are_read_as_people_read_them(found, words):
+    assert model_words.value(found) == words
