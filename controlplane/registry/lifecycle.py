@@ -24,7 +24,6 @@ from tenants.errors import Conflict, Invalid, NotFound
 from tenants.outbox import Topic
 from tenants.roles import Permission
 
-
 MAX_ALIASES = 32
 """Of a model. Every gateway keeps the aliases of what is served, and looks through a deployment's at each call."""
 
