@@ -3,8 +3,10 @@
 import hashlib
 import io
 import os
+import shutil
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,8 +23,10 @@ from controlplane.registry.stores import (
     PartMissing,
     Store,
     StoreError,
+    StoreFull,
     StoreUnavailable,
     UploadGone,
+    room,
 )
 from controlplane.registry.stores.local import LocalStore
 from controlplane.registry.stores.s3 import S3Store
@@ -299,6 +303,38 @@ def test_a_server_that_refuses_or_is_away_is_named(server, monkeypatch):
     away = S3Store(bucket=BUCKET, prefix="", endpoint="http://127.0.0.1:9")
     with pytest.raises(StoreUnavailable, match="does not answer"):
         away.has(sha256(b"x"), 1)
+
+
+# --- room
+
+
+@pytest.fixture
+def nearly_full(monkeypatch):
+    """A disk on which, beside the reserve, there is room for 100 bytes."""
+    disk = shutil.disk_usage("/")._replace(total=100 * room.RESERVE_BYTES, free=room.RESERVE_BYTES + 100)
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _folder: disk)
+
+
+def test_uploads_leave_the_last_of_a_disk_alone(tmp_path, nearly_full):
+    store = LocalStore(tmp_path)
+    upload = store.begin(KEY)
+    with pytest.raises(StoreFull, match="no room"):
+        store.receive(KEY, PARTS[0])
+    with closing(store.receive(KEY, PARTS[2])) as incoming:  # 17 bytes
+        incoming.write(PIECES[2])
+        incoming.keep()
+    assert [part.number for part in store.arrived(upload)] == [3]
+    with pytest.raises(StoreFull, match="no room"):
+        store.seal(upload, PARTS)
+
+
+def test_what_is_fetched_to_be_judged_leaves_the_last_of_a_disk_alone(server, tmp_path, nearly_full):
+    store = S3Store(bucket=BUCKET, prefix=tmp_path.name, endpoint=server.endpoint)
+    large, small = put(store, b"x" * 101), put(store, b"x" * 99)
+    with pytest.raises(StoreFull, match="no room"):
+        store.fetch(large, tmp_path / "large")
+    assert not (tmp_path / "large").exists()
+    store.fetch(small, tmp_path / "small")
 
 
 # --- the choice

@@ -96,6 +96,7 @@ class Store(Protocol):
 
         Raises:
             StoreError: the blob is missing.
+            StoreFull: a copy would take the last room of this machine's disk.
             DigestMismatch: what came over a network is not what the name says.
         """
 

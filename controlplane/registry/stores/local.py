@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from controlplane.registry.stores import CHUNK_BYTES, Arrived, Part, Progress, Target, blob_name, key_of, tickets
+from controlplane.registry.stores import CHUNK_BYTES, Arrived, Part, Progress, Target, blob_name, key_of, room, tickets
 from controlplane.registry.stores.errors import DigestMismatch, PartMissing, StoreError, StoreFull, UploadGone
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -172,6 +172,7 @@ class LocalStore:
 
     def _join(self, folder: Path, parts: Sequence[Part], progress: Progress | None) -> str:
         whole, done_bytes = hashlib.sha256(), 0
+        room.require(folder, sum(part.size_bytes for part in parts))
         with self._temporary(folder, make=False) as (handle, temporary):
             for part in parts:
                 digest = hashlib.sha256()
@@ -236,6 +237,7 @@ class IncomingPart:
         self._folder, self._part = folder, part
         self._digest, self._received_bytes = hashlib.sha256(), 0
         with self._faults_named():
+            room.require(folder, part.size_bytes)
             descriptor, name = tempfile.mkstemp(dir=folder, prefix=".")
         self._temporary = Path(name)
         self._handle = open(descriptor, "wb")  # noqa: SIM115 - closed by `close`

@@ -30,6 +30,7 @@ from controlplane.registry.stores import (
     Target,
     blob_name,
     key_of,
+    room,
 )
 from controlplane.registry.stores.errors import (
     DigestMismatch,
@@ -108,6 +109,7 @@ class S3Store:
     def fetch(self, sha256: str, target: Path) -> None:
         """Download the blob to ``target`` and compare it with its name."""
         digest = hashlib.sha256()
+        room.require(target.parent, self._size(blob_name(sha256)) or 0)
         try:
             with self.open(sha256) as blob, target.open("xb") as file:
                 while chunk := blob.read(CHUNK_BYTES):
