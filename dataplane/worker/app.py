@@ -1,6 +1,8 @@
 """The HTTP side: routes, the two completion endpoints, and the ways a response can end."""
 
+import asyncio
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -28,6 +30,7 @@ from dataplane.worker.replica import Model, Replica
 from dataplane.worker.requests import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
 
 _PARSERS = {Endpoint.COMPLETIONS: requests.parse_completion, Endpoint.CHAT: requests.parse_chat}
+_SMALL_BODY_BYTES = 32 * 1024
 _log = structlog.get_logger(__name__)
 
 
@@ -44,7 +47,7 @@ class CompletionEndpoint:
         caller = Caller(request_id="")
         try:
             caller = doors.read_caller(scope, self._worker.trust_header)
-            request = _PARSERS[self._endpoint](await exchange.body())
+            request = await self._worker.read(self._endpoint, await exchange.body())
             with self._worker.replica.running(caller, request.model) as model:
                 await until_gone(exchange, self._generate(exchange, caller, request, model))
         except ClientGone:
@@ -149,6 +152,19 @@ class Worker:
         self.trust_header = trust_header
         self.patience_s = patience_s
         self._spool = spool
+        # One thread: with several, the loop would wait for each of them in turn to get the interpreter's lock.
+        self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
+
+    async def read(self, endpoint: Endpoint, body: bytes) -> GenerationRequest:
+        """Read a body without holding up the streams of others: a large one beside the event loop.
+
+        Raises:
+            ApiError: it is refused.
+        """
+        parse = _PARSERS[endpoint]
+        if len(body) <= _SMALL_BODY_BYTES:
+            return parse(body)
+        return await asyncio.get_running_loop().run_in_executor(self._reading, parse, body)
 
     def meter(self, caller: Caller, endpoint: Endpoint, stream: bool) -> Meter:
         """Return the meter of one attempt; it writes records only where somebody is billed."""

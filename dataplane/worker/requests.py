@@ -18,6 +18,10 @@ from dataplane.worker import parameters
 from dataplane.worker.parameters import invalid, unsupported
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
+_MAX_PARTS = 32 * 1024
+"""Strings, lists and objects in a body: a plain message has five."""
+_MAX_ITEMS = 132 * 1024
+"""Items of its lists and objects: as many token ids as a long context has, and all else."""
 _ROLES = ("system", "developer", "user", "assistant")
 _NUL = re.compile(rb"\\u0000")
 
@@ -168,6 +172,10 @@ def check_token_ids(token_ids: list[int], vocab_size: int) -> None:
 
 
 def _load(raw: bytes) -> dict[str, Any]:
+    try:
+        strict_json.check_counts(raw, _MAX_PARTS, _MAX_ITEMS)
+    except strict_json.StrictJsonError as error:
+        raise ApiError(Code.INVALID_REQUEST, f"the body is too much for one request: {error}") from error
     try:
         fields = strict_json.loads_object(raw, MAX_BODY_BYTES)
     except strict_json.StrictJsonError as error:

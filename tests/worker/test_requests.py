@@ -237,7 +237,7 @@ def test_the_newer_name_of_max_tokens_may_not_contradict_the_older() -> None:
         b'{"model": "m", "prompt": "x", "temperature": 1e999}',
         b'{"model": "m", "prompt": "\\ud800"}',
         b'{"model": "m", "prompt": "x\x00"}',
-        b'{"model": "m", "metadata": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"model": "m", "metadata": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
         b'{"model": "m", "prompt": "x", "seed": ' + b"9" * 5000 + b"}",
         '{"model": "m", "prompt": "x"}'.encode("utf-16"),
     ],
