@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import IO, Any
 
-import msgspec
 from rest_framework import serializers
 from rest_framework.exceptions import APIException, ParseError
 from rest_framework.parsers import BaseParser
 
+from dataplane.contracts import strict_json
 from dataplane.contracts.catalog import Limits
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -22,7 +22,7 @@ class BodyTooLarge(APIException):
 
 
 class JsonParser(BaseParser):
-    """Reads JSON by the letter: no NaN, no lone surrogates, no more than :data:`MAX_BODY_BYTES`."""
+    """Reads JSON by the letter: no NaN, no lone surrogates, no key twice, no more than :data:`MAX_BODY_BYTES`."""
 
     media_type = "application/json"
 
@@ -33,15 +33,15 @@ class JsonParser(BaseParser):
 
         Raises:
             BodyTooLarge: too many bytes.
-            ParseError: not JSON.
+            ParseError: not JSON of one reading.
         """
         raw = stream.read(MAX_BODY_BYTES + 1)
         if len(raw) > MAX_BODY_BYTES:
             raise BodyTooLarge
         try:
-            return msgspec.json.decode(raw)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise ParseError(f"The body is not JSON: {error}.") from error
+            return strict_json.loads(raw, MAX_BODY_BYTES)
+        except strict_json.StrictJsonError as error:
+            raise ParseError(f"The body cannot be read: {error}.") from error
 
 
 class ClosedSerializer(serializers.Serializer[Any]):

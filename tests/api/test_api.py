@@ -267,6 +267,7 @@ def test_a_person_needs_the_csrf_token_and_a_program_does_not(personas, program)
         ({"name": "app", "deployment_ids": ["x"]}, 422, "invalid", "deployment_ids"),
         ([], 422, "invalid", ""),
         (b'{"name": NaN}', 400, "parse_error", None),
+        (b'{"name": "a", "name": "b"}', 400, "parse_error", None),
         (b'{"name": "\\ud800"}', 400, "parse_error", None),
         (b"[" * 100_000, 400, "parse_error", None),
         (b"\xff\xfe", 400, "parse_error", None),
