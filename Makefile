@@ -44,6 +44,7 @@ test: test-setup model  ## everything CI checks
 soak: test-setup model  ## the long versions of races, fuzzing and uploads (many minutes)
 	@$(RUN) -m pytest -q -m slow tests/races
 	@$(RUN) -m pytest -q -m slow tests/e2e
+	@$(RUN) -m pytest -q -m slow tests/journeys
 
 shots: test-setup model  ## remake the screenshots of the README
 	@$(RUN) -m pytest tests/e2e -q --shots docs/images

@@ -67,7 +67,6 @@ LAYERS = (
         "spool",
     ),
     _tests("hostile", 60),
-    _tests("hostile", 60),
     _tests("text", 60),
     _tests("model", 120),
     _tests("worker", 90),
@@ -77,6 +76,7 @@ LAYERS = (
     _tests("console", 30),
     _tests("stack", 30),
     _tests("e2e", 120, alone=True),
+    _tests("journeys", 90, alone=True),
     _tests("faults", 210, alone=True),
 )
 
