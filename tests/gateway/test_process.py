@@ -16,15 +16,13 @@ from gateway_harness import BODY, NO_REDIS, Harness, error_of, events
 from gateway_world import PEPPER, SECRET, World
 from ports import free_port
 
+from dataplane.http_server.server import open_port
+
 pytestmark = pytest.mark.anyio
 
 
-@asynccontextmanager
-async def process(
-    g: Harness, log: Path, control_url: str = ""
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
-    port = free_port()
-    environ = os.environ | {
+def environment(g: Harness, port: int, control_url: str = "") -> dict[str, str]:
+    return os.environ | {
         "PAGODA_HOME": str(g.home),
         "REDIS_URL": NO_REDIS,
         "PAGODA_CONTROL_URL": control_url or g.outside.url,
@@ -33,6 +31,14 @@ async def process(
         "PAGODA_KEY_PEPPERS": f"p1:{PEPPER.hex()}",
         "PAGODA_GATEWAY_PORT": str(port),
     }
+
+
+@asynccontextmanager
+async def process(
+    g: Harness, log: Path, control_url: str = ""
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+    port = free_port()
+    environ = environment(g, port, control_url)
     with log.open("wb") as output:
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "dataplane.gateway", env=environ, stdout=output, stderr=output
@@ -187,3 +193,28 @@ async def test_what_still_runs_when_the_drain_ends_gets_an_error_event(world: Wo
                 text += piece
         assert error_of(events(text.decode())[-1])["code"] == "shutting_down"
         assert (await g.client.get("/health")).json() == {"status": "draining"}
+
+
+async def test_a_second_call_to_drain_ends_what_still_runs_at_once(world: World, home) -> None:
+    async with Harness(world, home, NO_REDIS) as g:
+        await g.add_replica(Slow())
+        await g.start()
+        async with g.streaming() as response:
+            body = response.aiter_bytes()
+            text = await anext(body)
+            g.gateway.drain()
+            g.gateway.drain()
+            async for piece in body:
+                text += piece
+        assert error_of(events(text.decode())[-1])["code"] == "shutting_down"
+
+
+async def test_a_port_that_is_taken_is_named_without_a_traceback(world: World, home) -> None:
+    async with Harness(world, home, NO_REDIS) as g:
+        with open_port("127.0.0.1", 0) as taken:
+            port = taken.getsockname()[1]
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "dataplane.gateway", env=environment(g, port), stderr=asyncio.subprocess.PIPE
+            )
+            _, error = await child.communicate()
+        assert (child.returncode, str(port) in error.decode(), b"Traceback" in error) == (2, True, False)
