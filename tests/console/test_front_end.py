@@ -9,12 +9,29 @@ import console
 
 ROOT = Path(console.__file__).parent
 TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
+SCRIPTS = sorted((ROOT / "static" / "console").glob("*.js"))
 KB = 1024
 
 
-@pytest.mark.parametrize(("name", "most_bytes"), [("app.css", 20 * KB), ("app.js", 15 * KB)])
-def test_our_own_files_stay_small(name, most_bytes):
-    assert (ROOT / "static" / "console" / name).stat().st_size <= most_bytes
+OF_A_PAGE = (["app.js", "playground.js"], ["app.js", "upload.js", "upload-worker.js"])
+"""The scripts that a page loads."""
+
+
+def size_bytes(*names: str) -> int:
+    return sum((ROOT / "static" / "console" / name).stat().st_size for name in names)
+
+
+def test_our_own_style_stays_small():
+    assert size_bytes("app.css") <= 20 * KB
+
+
+@pytest.mark.parametrize("scripts", OF_A_PAGE, ids=lambda names: names[1])
+def test_our_own_scripts_of_a_page_stay_small(scripts):
+    assert size_bytes(*scripts) <= 15 * KB
+
+
+def test_every_script_is_one_that_a_page_loads():
+    assert {name for names in OF_A_PAGE for name in names} == {path.name for path in SCRIPTS}
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
@@ -24,8 +41,9 @@ def test_no_template_has_inline_script_style_or_handler(template):
     assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", text))
 
 
-def test_the_script_evaluates_no_text():
-    text = (ROOT / "static" / "console" / "app.js").read_text()
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_no_script_evaluates_text(script):
+    text = script.read_text()
     assert not re.search(r"\beval\(|new Function|innerHTML|outerHTML|insertAdjacentHTML|document\.write", text)
 
 

@@ -1,17 +1,25 @@
 """Stands between a browser and the console, and breaks connections in the middle of what they send."""
 
+import re
 import socket
 import struct
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 _CHUNK_BYTES = 64 * 1024
+_REQUEST = re.compile(rb"(?:GET|POST|PUT) (?P<part>/\S+/files/[^/\s]+/parts/\d+)?")
+"""How a chunk begins that begins a request: the browser sends none on a connection before it has had an answer."""
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
 class CuttingProxy:
-    """Passes bytes on. What is sent to the console is counted over all connections.
+    """Passes bytes on, and counts what is sent to the console over all connections.
+
+    ``begun`` and ``arrived`` count by path how often a part was sent, and how often the console said that it has it: a
+    browser sends a request again on its own where a connection that it kept open breaks, and tells no page of it.
 
     Args:
         target_port: the console's, on this machine.
@@ -28,6 +36,8 @@ class CuttingProxy:
         self._held = threading.Event()
         self._sent_bytes = 0
         self.num_cuts = 0
+        self.begun: Counter[str] = Counter()
+        self.arrived: Counter[str] = Counter()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -51,25 +61,31 @@ class CuttingProxy:
         with suppress(OSError):
             while True:
                 browser, _ = self._listener.accept()
-                console = socket.create_connection(self._target)
+                line = _Line(browser, socket.create_connection(self._target))
                 for run in (self._pass_up, self._pass_down):
-                    threading.Thread(target=run, args=(browser, console), daemon=True).start()
+                    threading.Thread(target=run, args=(line,), daemon=True).start()
 
-    def _pass_up(self, browser: socket.socket, console: socket.socket) -> None:
+    def _pass_up(self, line: "_Line") -> None:
+        browser, console = line.browser, line.console
         with suppress(OSError):
             while chunk := browser.recv(_CHUNK_BYTES):
                 self._flowing.wait()
+                if request := _REQUEST.match(chunk):
+                    line.part = request["part"].decode() if request["part"] else ""
+                    self.begun.update([line.part] if line.part else [])
                 if self._is_cut(len(chunk)):
                     browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
                     break
                 console.sendall(chunk)
-        self._end(browser, console)
+        line.end()
 
-    def _pass_down(self, browser: socket.socket, console: socket.socket) -> None:
+    def _pass_down(self, line: "_Line") -> None:
         with suppress(OSError):
-            while chunk := console.recv(_CHUNK_BYTES):
-                browser.sendall(chunk)
-        self._end(browser, console)
+            while chunk := line.console.recv(_CHUNK_BYTES):
+                if line.part and chunk.startswith(b"HTTP/1.1 200 "):
+                    self.arrived.update([line.part])
+                line.browser.sendall(chunk)
+        line.end()
 
     def _is_cut(self, num_bytes: int) -> bool:
         with self._lock:
@@ -84,9 +100,17 @@ class CuttingProxy:
                 self.num_cuts += 1
             return cut
 
-    @staticmethod
-    def _end(*ends: socket.socket) -> None:
-        for end in ends:
+
+@dataclass
+class _Line:
+    """Two connections as one. ``part`` is the path of the part that is on its way, if one is."""
+
+    browser: socket.socket
+    console: socket.socket
+    part: str = ""
+
+    def end(self) -> None:
+        for end in (self.browser, self.console):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
