@@ -226,12 +226,16 @@ async def test_a_broken_control_plane_is_asked_again_until_it_answers(tmp_path: 
 async def test_it_ends_though_the_redis_client_loses_its_cancellation(
     tmp_path: Path, broker: redis.Redis, redis_server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listens = asyncio.Event()
+    listens, lost = asyncio.Event(), asyncio.Event()
 
     async def losing(*_: object, **__: object) -> None:
         listens.set()
-        with suppress(asyncio.CancelledError):
+        try:
             await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            if lost.is_set():
+                raise
+            lost.set()
 
     monkeypatch.setattr(PubSub, "get_message", losing)
     async with asyncio.timeout(10):
