@@ -7,7 +7,7 @@ from django.conf import settings
 from django.http import HttpRequest
 
 from tenants.errors import NotFound
-from tenants.models import User
+from tenants.models import Invitation, User
 from tenants.selectors import find_invitation
 
 INVITATION = "invitation_token"
@@ -27,7 +27,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         """Say whether this visitor may open an account."""
-        return bool(settings.PAGODA_SIGNUP_OPEN or INVITATION in request.session)
+        return bool(settings.PAGODA_SIGNUP_OPEN or _offer(request) is not None)
 
     def is_email_verified(self, request: HttpRequest, email: str) -> bool:
         """Say whether the address needs no code: an owner vouched for it, and no code could be sent.
@@ -36,13 +36,8 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
         """
         if super().is_email_verified(request, email):
             return True
-        if settings.PAGODA_SENDS_MAIL or INVITATION not in request.session:
-            return False
-        try:
-            invitation = find_invitation(token=request.session[INVITATION])
-        except NotFound:
-            return False
-        return invitation.is_open and invitation.email == email.lower()
+        offer = None if settings.PAGODA_SENDS_MAIL else _offer(request)
+        return offer is not None and offer.email == email.lower()
 
     def clean_email(self, email: str) -> str:
         """Keep addresses in lower case, as the database wants them."""
@@ -50,3 +45,15 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
 
     def populate_username(self, request: HttpRequest, user: User) -> None:
         """Do nothing: there are no user names."""
+
+
+def _offer(request: HttpRequest) -> Invitation | None:
+    """Return the invitation that the visitor followed, while it is open: one that was taken back lets nobody in."""
+    token = request.session.get(INVITATION)
+    if token is None:
+        return None
+    try:
+        found = find_invitation(token=token)
+    except NotFound:
+        return None
+    return found if found.is_open else None

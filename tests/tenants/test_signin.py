@@ -113,10 +113,19 @@ def test_an_invited_person_opens_an_account_proves_the_address_and_joins(persona
     assert member_actor(dave, "acme").role is Role.DEVELOPER
 
 
-def test_a_weak_password_is_refused(personas, client):
+def test_an_invitation_that_was_taken_back_opens_no_account(personas, client):
+    alice = member_actor(personas.alice, "acme")
+    issued = services.invite_member(actor=alice, email="dave@acme.example", role=Role.DEVELOPER)
     session = client.session
-    session[INVITATION] = "any"
+    session[INVITATION] = issued.token
     session.save()
+    services.revoke_invitation(actor=alice, invitation_id=issued.invitation.id)
+    client.post(reverse("account_signup"), {"email": "eve@evil.example", "password1": "a long enough phrase"})
+    assert not User.objects.filter(email="eve@evil.example").exists()
+
+
+def test_a_weak_password_is_refused(personas, client, settings):
+    settings.PAGODA_SIGNUP_OPEN = True
     client.post(reverse("account_signup"), {"email": "dave@acme.example", "password1": "password"})
     assert not User.objects.filter(email="dave@acme.example").exists()
 
