@@ -100,13 +100,18 @@ class Upload:
         files = [{"name": path.name, "size_bytes": path.stat().st_size} for path in sorted(self.folder.iterdir())]
         begun = self.owner.do("POST", f"models/{self.model}/uploads", files=files)
         self.version_id = begun["version_id"]
-        while missing := self._missing():
-            try:
-                for name, number in missing:
-                    self._send(name, number, begun["part_bytes"])
-            except LineCut:
-                continue
+        while not self._send_missing(begun["part_bytes"]):
+            pass
         self.owner.do("POST", f"uploads/{self.version_id}/complete")
+
+    def _send_missing(self, part_bytes: int) -> bool:
+        """Send what has not arrived; say whether the line held."""
+        try:
+            for name, number in self._missing():
+                self._send(name, number, part_bytes)
+        except LineCut:
+            return False
+        return True
 
     def _missing(self) -> list[tuple[str, int]]:
         upload = self.owner.get(f"uploads/{self.version_id}")
