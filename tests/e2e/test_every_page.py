@@ -12,12 +12,14 @@ from people import make_key, set_limits
 from playwright.sync_api import Page, expect
 
 USER_PAGES = (
-    "/t/acme/", "/t/acme/start", "/t/acme/start?lang=python", "/t/acme/playground", "/t/acme/deployments",
+    "/t/acme/", "/t/acme/start", "/t/acme/start?lang=python", "/t/acme/playground", "/t/acme/models",
+    "/t/acme/uploads/new", "/t/acme/deployments",
     "/t/acme/deployments/new", "/t/acme/keys", "/t/acme/keys/new", "/t/acme/usage", "/t/acme/members",
     "/t/acme/members/invite", "/t/acme/members/leave", "/t/acme/audit", "/t/acme/audit?who=nobody", "/account/you",
     "/account/email/", "/account/password/change/", "/account/2fa/", "/account/sessions/", "/account/reauthenticate/",
     "/nowhere",
 )  # fmt: skip
+VERSION_TABS = ("", "?tab=files", "?tab=card", "?tab=compare", "/archive", "/delete")
 DEPLOYMENT_TABS = ("", "?tab=replicas", "?tab=requests", "?tab=events", "/settings", "/pause", "/delete")
 ADMIN_PAGES = (
     "/platform/fleet", "/platform/budgets", "/platform/warm-pool", "/platform/tenants",
@@ -37,13 +39,20 @@ def every_page(visitor: Visitor, **options: object) -> Iterator[Page]:
         for url in USER_PAGES:
             page.goto(url)
             yield page
+        page.goto("/t/acme/models")
+        model = page.get_by_role("cell").get_by_role("link").first.get_attribute("href")
+        page.goto(model or "")
+        version = page.get_by_role("cell").get_by_role("link").first.get_attribute("href")
         page.goto("/t/acme/deployments")
         deployment = page.get_by_role("cell").get_by_role("link").first.get_attribute("href")
         page.goto("/t/acme/keys")
         keys = [
             page.get_by_role("link", name=re.compile(act)).first.get_attribute("href") for act in ("Roll", "Revoke")
         ]
-        for url in (*(f"{deployment}{tab}" for tab in DEPLOYMENT_TABS), *keys):
+        tabs = [
+            *(f"{version}{tab}" for tab in VERSION_TABS), *(f"{deployment}{tab}" for tab in DEPLOYMENT_TABS)
+        ]  # fmt: skip
+        for url in (model, *tabs, *keys):
             page.goto(url)
             yield page
     with visitor.window("admin", **options) as page:
