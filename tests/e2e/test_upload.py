@@ -162,6 +162,19 @@ def test_what_does_not_belong_is_refused_before_anything_is_sent(visitor, refuse
         assert calls == []
 
 
+def test_a_folder_that_is_dropped_is_read(visitor, refused_model):
+    with visitor.window("user") as page:
+        page.goto("/t/acme/uploads/new?model=refused")
+        box = page.get_by_role("heading", name="Drop the folder here").bounding_box()
+        assert box
+        mouse = page.context.new_cdp_session(page)
+        for kind in ("dragEnter", "dragOver", "drop"):
+            dragged = {"items": [], "files": [str(refused_model)], "dragOperationsMask": 1}
+            mouse.send("Input.dispatchDragEvent", {"type": kind, "x": box["x"], "y": box["y"], "data": dragged})
+        expect(page.get_by_role("row").filter(has_text="model.safetensors")).to_be_visible()
+        expect(page.get_by_role("button", name="Upload 6 files")).to_be_focused()
+
+
 def test_a_refusal_of_the_server_is_told_in_its_words(visitor, refused_model):
     with visitor.window("user") as page:
         page.add_init_script(NO_HANDLES)

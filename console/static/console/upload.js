@@ -62,7 +62,12 @@ async function pick(folder) {
   }
 }
 
-const entered = (entry) => new Promise((done, failed) => entry.isFile ? entry.file(done, failed) : entry.createReader().readEntries((inner) => done(Promise.all(inner.map((each) => each.isFile ? entered(each) : { name: `${each.name}/`, size: 0 }))), failed));
+async function entered(entry) {
+  if (entry.isFile) return new Promise((done, failed) => entry.file(done, failed));
+  const reader = entry.createReader(), found = [];
+  for (let some; (some = await new Promise((done, failed) => reader.readEntries(done, failed))).length;) found.push(...some);
+  return Promise.all(found.map((each) => each.isFile ? entered(each) : { name: `${each.name}/`, size: 0 }));
+}
 
 async function drop({ items, files: dropped }) {
   const kept = [...items], entries = kept.map((item) => item.webkitGetAsEntry?.());
@@ -110,15 +115,16 @@ const put = (part, { method, url, headers }) => new Promise((done, failed) => {
 const isFinal = ({ status = 0 }, tries) => !COME_AGAIN.includes(Math.abs(status)) && (status === -507 || (status < 0 && tries > MOST_REFUSALS) || (status >= 400 && status < 500));
 
 // Does it until it is done: with growing pauses of random length, which end when the network is back.
-async function patiently(act) {
+async function patiently(signal, act) {
   for (let tries = 0; ; tries += 1) {
+    signal.throwIfAborted();
     try {
       return await act();
     } catch (error) {
-      if (run.signal.aborted || isFinal(error, tries)) throw error;
+      if (signal.aborted || isFinal(error, tries)) throw error;
       waiting += 1;
       await new Promise((done) => {
-        for (const [target, event] of [[window, "online"], [run.signal, "abort"]]) target.addEventListener(event, done, { once: true });
+        for (const [target, event] of [[window, "online"], [signal, "abort"]]) target.addEventListener(event, done, { once: true });
         setTimeout(done, Math.min(WAIT_MS * 2 ** tries, LONGEST_WAIT_MS) * (0.5 + Math.random()));
       });
       waiting -= 1;
@@ -126,12 +132,12 @@ async function patiently(act) {
   }
 }
 
-async function send(part) {
+async function send(signal, part) {
   const { file: { name }, number, blob } = part, digest = new MessageChannel();
   hasher.postMessage(blob, [digest.port2]);
   const sha256 = await new Promise((done) => { digest.port1.onmessage = ({ data }) => done(data); });
   if (!sha256) throw failure(`${name} cannot be read any more. Choose the folder again.`, 400);
-  if (part.sha256 !== sha256) await patiently(async () => {
+  if (part.sha256 !== sha256) await patiently(signal, async () => {
     part.sent = 0;
     await put(part, await call(`uploads/${version}/parts`, { file: name, number, size_bytes: blob.size, sha256 }));
   });
@@ -148,8 +154,8 @@ async function begin() {
 }
 
 // The parts of the upload as the server has them, cut from the files that were chosen here.
-async function parts() {
-  const upload = await patiently(() => call(`uploads/${version}`));
+async function parts(signal) {
+  const upload = await patiently(signal, () => call(`uploads/${version}`));
   return upload.files.flatMap(({ name, size_bytes, parts: count, arrived }) => {
     const chosen = files.find(({ path }) => path === name);
     if (chosen?.size !== size_bytes) throw failure(`${name} ${chosen ? "has another size" : "is missing"} here. Choose the folder that the upload was begun with.`, 400);
@@ -163,20 +169,21 @@ async function parts() {
 
 async function start() {
   run = new AbortController();
+  const { signal } = run;
   moved = 0;
   go.textContent = "Pause";
   $("#choose").hidden = true;
   const clock = setInterval(show, 250, [], 0);
   try {
     if (!version) await begin();
-    const rest = await parts();
+    const rest = await parts(signal);
     say("Uploading.");
-    await Promise.all(Array.from({ length: LANES }, async () => { for (let part; (part = rest.shift());) await send(part); }));
-    await patiently(() => call(`uploads/${version}/complete`, {})).catch((error) => { if (error.status !== 409) throw error; });
+    await Promise.all(Array.from({ length: LANES }, async () => { for (let part; (part = rest.shift());) await send(signal, part); }));
+    await patiently(signal, () => call(`uploads/${version}/complete`, {})).catch((error) => { if (error.status !== 409) throw error; });
     await remember("delete", version).catch(() => {});
     location.assign(`${page.base}versions/${version}`);
   } catch (error) {
-    say(run.signal.aborted ? "Paused. What has arrived stays." : error.message);
+    say(signal.aborted ? "Paused. What has arrived stays." : error.message);
     run.abort();
     go.textContent = "Resume";
     $("#choose").hidden = Boolean(version) && error.status !== 400;
