@@ -16,6 +16,7 @@ The rules, each held by a property test:
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dataplane.contracts.catalog import Catalog, DeploymentEntry
@@ -140,9 +141,14 @@ class _Planner:
                 self._live.append(replica)
 
     def _fill(self) -> int:
-        """Attach where a replica is missing; return how many wait for a process only."""
+        """Attach where a replica is missing; return how many wait for a process only.
+
+        The owner with the fewest replicas comes first: the next process is not for one that has taken all the others.
+        """
         waiting = 0
-        for assignment, count in self._wanted.items():
+        held = Counter(replica.assignment.owner_tenant_id for replica in self._live if replica.assignment)
+        hungriest = sorted(self._wanted.items(), key=lambda wanted: held[wanted[0].owner_tenant_id])
+        for assignment, count in hungriest:
             missing = count - len(self._serving(assignment))
             if missing <= 0:
                 continue

@@ -254,6 +254,16 @@ def test_a_version_wanted_by_two_deployments_is_prepared_once() -> None:
     assert [action for action in plan.actions if isinstance(action, Prepare)] == [Prepare("v1")]
 
 
+def test_the_next_process_is_for_the_owner_that_has_fewest_replicas() -> None:
+    greedy, called = deployment("d1", "v3", count=3), deployment("d2", "v1", count=0)
+    for catalog in (catalog_of(greedy, called), catalog_of(called, greedy)):
+        theirs, ours = sorted(placement.servable(catalog), key=lambda assignment: assignment.deployment_id)
+        views = ReplicaView("r1", S.READY, theirs), ReplicaView("r2", S.WARM_IDLE)
+        seen = Observation(views, READY_FILES, {}, {"d2": Use(0.0, is_now=True)})
+        plan = placement.plan(catalog, seen, Policy(warm_idle_floor=0, max_processes=2), 0.0)
+        assert plan.actions == (Attach("r2", ours),)
+
+
 def test_the_floor_waits_until_a_replacement_is_ready() -> None:
     catalog = catalog_of(deployment("d1", "v1"))
     (assignment,) = placement.servable(catalog)
