@@ -218,7 +218,10 @@ $("#upload").addEventListener("drop", (event) => { event.preventDefault(); if (!
 if (version) remember("get", version).then(async (kept) => {
   if (!kept) return;
   $("#again").hidden = false;
-  $("#again").addEventListener("click", async () => { for (const handle of kept) await handle.requestPermission?.(); read(kept); });
+  $("#again").addEventListener("click", async () => {
+    for (const handle of kept) await handle.requestPermission?.();
+    read(kept).catch(() => notify("The browser may not read these files. Choose the folder again."));
+  });
   if ((await Promise.all(kept.map((handle) => handle.queryPermission?.() ?? "granted"))).every((state) => state === "granted")) read(kept);
 });
 }
