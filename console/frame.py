@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urljoin
 
 from django.http import HttpRequest
 from django.urls import reverse
@@ -36,6 +37,8 @@ _TENANT_ITEMS = (
     ("Members", "console:members", Permission.MEMBERS_READ),
     ("Audit", "console:audit", Permission.AUDIT_READ),
 )
+_BELOW = {"console:models": ("versions/", "uploads/")}
+"""Pages that belong to an entry although their address does not begin with its."""
 _PLATFORM_ITEMS = (
     ("Fleet", "console:fleet"),
     ("KV budgets", "console:budgets"),
@@ -67,7 +70,7 @@ def _tenant_items(request: HttpRequest, actor: Actor) -> list[Item]:
         return []
     slug = actor.tenant.slug
     return [
-        Item(label, url, _is_current(request, url, exact=name == "console:home"))
+        Item(label, url, _is_current(request, url, *_BELOW.get(name, ()), exact=name == "console:home"))
         for label, name, permission in _TENANT_ITEMS
         if actor.may(permission)
         for url in [reverse(name, args=[slug])]
@@ -80,5 +83,8 @@ def _platform_items(request: HttpRequest) -> list[Item]:
     ]
 
 
-def _is_current(request: HttpRequest, url: str, *, exact: bool) -> bool:
-    return request.path == url if exact else request.path.startswith(url)
+def _is_current(request: HttpRequest, url: str, *siblings: str, exact: bool) -> bool:
+    """Say whether the page is that of ``url`` or below it; ``siblings`` are pages beside it that belong to it."""
+    if exact:
+        return request.path == url
+    return request.path.startswith((url, *(urljoin(url, sibling) for sibling in siblings)))

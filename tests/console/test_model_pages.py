@@ -98,6 +98,11 @@ def test_who_may_change_nothing_is_offered_no_change(signed_in, version):
     assert "Deploy this version" not in text
 
 
+def test_the_navigation_says_that_versions_and_uploads_belong_to_models(alice, version):
+    for url in ("/t/acme/models", model_url(version), here(version), "/t/acme/uploads/new"):
+        assert 'aria-current="page">Models</a>' in page(alice, url)
+
+
 # --- Aliases
 
 
