@@ -217,7 +217,7 @@ JOB_HANDLERS: dict[str, str] = {
     "metering.settle_abandoned": "controlplane.metering.jobs.settle_abandoned",
     "registry.collect": "controlplane.registry.gc.collect",
     "registry.sweep_uploads": "controlplane.registry.sweep.sweep_uploads",
-    "registry.validate": "controlplane.registry.validation.validate",
+    "registry.validate": "controlplane.registry.validation.job.validate",
 }
 """The closed set of job kinds: kind to the dotted path of its handler (controlplane.jobs.run.Handler)."""
 JOB_TICKS: dict[str, int] = {
@@ -234,7 +234,7 @@ JOB_CROWDS: dict[str, tuple[int, int]] = {"registry.validate": (2, 1)}
 VERSION_HOLDERS = ["controlplane.deployments.dependents.of_version"]
 """Who is asked before a version ends: dotted paths of controlplane.registry.holders.Question."""
 VALIDATION_DEVICES = "controlplane.deployments.devices.of_fleet"
-"""Who says what a version can run on: the dotted path of controlplane.registry.validation_steps.Devices."""
+"""Who says what a version can run on: the dotted path of controlplane.registry.devices.Source."""
 
 # ---------------------------------------------------------------------------------------------------------------- API
 

@@ -16,9 +16,10 @@ from controlplane.jobs import run, services
 from controlplane.jobs.lease import JobState
 from controlplane.jobs.models import Job
 from controlplane.jobs.queue import enqueue
-from controlplane.registry import stores, validation
+from controlplane.registry import stores
 from controlplane.registry.models import Artifact, Model, ModelVersion, UploadFile, UploadPart, VersionState
 from controlplane.registry.stores.local import LocalStore
+from controlplane.registry.validation.job import KIND, order_validation
 from dataplane.contracts.replica import TrialReport, TrialRequest, TrialState
 from tenants.actor import acting_as, system_actor
 from tenants.models import AuditEvent, Tenant
@@ -37,7 +38,7 @@ def bring(tenant: Tenant, folder: Path, store: LocalStore, *, name: str = "tiny"
         )  # fmt: skip
         for path in sorted(folder.iterdir()):
             _bring_file(version, path.name, path.read_bytes(), store)
-        validation.order(version)
+        order_validation(version)
     return version
 
 
@@ -60,7 +61,7 @@ def _bring_file(version: ModelVersion, name: str, content: bytes, store: LocalSt
 
 def job_of(version: ModelVersion) -> Job:
     with acting_as(PLATFORM):
-        return Job.objects.get(kind=validation.KIND, key=version.id)
+        return Job.objects.get(kind=KIND, key=version.id)
 
 
 def validate(version: ModelVersion) -> JobState | None:

@@ -6,7 +6,7 @@ replicas that the deployment may have.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from controlplane.registry.validation_fit import LIBRARIES_BYTES, USABLE
+from controlplane.registry.fit import LIBRARIES_BYTES, USABLE
 from dataplane.contracts import memory
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.model_config import ModelConfig

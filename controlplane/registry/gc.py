@@ -14,8 +14,9 @@ from django.utils import timezone
 from controlplane.jobs.lease import JobState
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import Lease, heartbeat
-from controlplane.registry import blobs, stores, workplace
+from controlplane.registry import blobs, stores
 from controlplane.registry.models import Artifact, UploadFile, VersionFile
+from controlplane.registry.validation import workspace
 from dataplane.contracts import failpoints
 from tenants.actor import Actor, acting_as
 
@@ -44,7 +45,7 @@ def collect(lease: Lease) -> None:
         heartbeat(lease)
     for sha256 in _ended_lately(lease.actor):
         _end_blob(actor=lease.actor, sha256=sha256, store=store)
-    workplace.sweep(lambda job_ids: _running(lease.actor, job_ids))
+    workspace.sweep(lambda job_ids: _running(lease.actor, job_ids))
 
 
 def end_if_unreferenced(*, actor: Actor, artifact_id: int, sha256: str, store: Deletion) -> bool:

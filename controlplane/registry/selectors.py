@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from django.db.models import Count, Max, Q, QuerySet
 
 from controlplane.registry import cards, lifecycle
+from controlplane.registry.devices import devices
 from controlplane.registry.differences import Content, Difference, difference
 from controlplane.registry.entries import version_files
+from controlplane.registry.fit import Fit, fits
 from controlplane.registry.models import WHOLE, Model, ModelAlias, ModelVersion, VersionCheck, VersionState
-from controlplane.registry.validation_fit import Fit, fits
-from controlplane.registry.validation_steps import devices
 from dataplane.contracts.model_config import ModelConfig
 from dataplane.contracts.replica import Device
 from tenants.actor import Actor, reading_as, require

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db.models import Max, QuerySet
 from django.utils import timezone
 
-from controlplane.registry import storage, stores, validation
+from controlplane.registry import storage, stores
 from controlplane.registry.lifecycle import locked, move
 from controlplane.registry.models import (
     NAME_PATTERN,
@@ -29,6 +29,7 @@ from controlplane.registry.models import (
 )
 from controlplane.registry.parts import FilePlan, check_files, in_words, num_parts, part_bytes_for, size_of_part
 from controlplane.registry.stores import Part, Store, StoreError, StoreFull, Target, UploadGone
+from controlplane.registry.validation.job import order_validation
 from dataplane.contracts.ids import Kind, is_id
 from tenants import audit
 from tenants.actor import Actor, acting_as, reading_as, require
@@ -203,7 +204,7 @@ def complete_upload(*, actor: Actor, version_id: str, store: Store) -> ModelVers
             raise Conflict("A part was announced anew meanwhile. Wait until it has been sent, then complete again.")
         version.expires_at = None
         version.save(update_fields=["state", "expires_at"])
-        validation.order(version)
+        order_validation(version)
         audit.record(
             actor=actor, verb="upload.complete", target=version,
             before={"state": old.value}, after={"state": version.state},

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from controlplane.deployments.devices import of_fleet
 from controlplane.deployments.models import FleetNode
-from controlplane.registry import validation_steps
+from controlplane.registry.devices import devices
 from dataplane.contracts.replica import Device, NodeReport
 from tenants.actor import acting_as, system_actor
 
@@ -29,11 +29,11 @@ def test_what_nodes_reported_lately_is_planned_with(db):
     report("here", GPU)
     report("long gone", GPU, silent_for=timedelta(hours=2))
     assert of_fleet() == [GPU]
-    assert validation_steps.devices() == [GPU]
+    assert devices() == [GPU]
 
 
 def test_while_no_node_has_told_what_it_has_this_machine_is_planned_with(db):
     assert of_fleet() == []
-    (device,) = validation_steps.devices()
+    (device,) = devices()
     assert device.kind == "cpu"
     assert device.memory_bytes > 1 << 28

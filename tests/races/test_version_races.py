@@ -13,9 +13,11 @@ from small_versions import PLATFORM, files_of, ready
 from validation_world import blobs_in, grow_old, validate
 
 from controlplane.deployments.models import Deployment, DeploymentArm
-from controlplane.registry import blobs, gc, lifecycle, validation, validation_steps
+from controlplane.registry import blobs, gc, lifecycle
 from controlplane.registry.models import Artifact, Model, ModelVersion, VersionFile
 from controlplane.registry.stores.local import LocalStore
+from controlplane.registry.validation import steps
+from controlplane.registry.validation.job import order_validation
 from dataplane.contracts.verdict import version_digest
 from tenants.actor import acting_as, system_actor
 from tenants.errors import Conflict, NotFound
@@ -60,8 +62,8 @@ def almost_ready(tenant: Tenant, number: int, store: LocalStore) -> ModelVersion
             has_chat_template=True, source="", created_by="tests",
         )  # fmt: skip
         blobs.refer(version=version, files=files_of(texts), store=store)
-        validation.order(version)
-        for line in validation_steps.INSPECTED:
+        order_validation(version)
+        for line in steps.INSPECTED:
             version.checks.filter(name=line.name).update(state="passed")
         version.checks.filter(name__in=("files", "memory", "smoke")).update(state="passed")
     lifecycle.delete_version(actor=system_actor("tests", tenant), version_id=donor.id)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.registry.checklist import INSPECTED, LINES, line_of, standings
+from controlplane.registry.validation.checklist import INSPECTED, LINES, line_of, standings
 from dataplane.contracts.verdict import CHECKS, Check, CheckState
 
 outcomes = st.lists(st.sampled_from(CheckState), min_size=len(CHECKS), max_size=len(CHECKS))

@@ -7,8 +7,9 @@ from domain import sha256
 from small_versions import PLATFORM, files_of, ready
 from validation_world import blobs_in, collect, grow_old
 
-from controlplane.registry import blobs, lifecycle, workplace
+from controlplane.registry import blobs, lifecycle
 from controlplane.registry.models import Artifact, UploadFile
+from controlplane.registry.validation import workspace
 from tenants.actor import acting_as, system_actor
 
 TEXTS = {"config.json": "c", "model.safetensors": "w"}
@@ -81,8 +82,8 @@ def test_a_reference_to_bytes_that_are_gone_is_not_made(personas, home_store):
 
 def test_only_the_folders_of_attempts_that_are_over_are_swept(personas, home_store):
     for name in ("job_1.1", "job_1.2", "job_2.1"):
-        (workplace.root() / name).mkdir(parents=True)
-    workplace.sweep(lambda job_ids: {("job_1", 2)} if job_ids else set())
-    assert [folder.name for folder in workplace.root().iterdir()] == ["job_1.2"]
+        (workspace.root() / name).mkdir(parents=True)
+    workspace.sweep(lambda job_ids: {("job_1", 2)} if job_ids else set())
+    assert [folder.name for folder in workspace.root().iterdir()] == ["job_1.2"]
     with acting_as(PLATFORM):
         assert not Artifact.objects.exists()

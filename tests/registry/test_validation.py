@@ -22,9 +22,10 @@ from validation_world import (
 )
 
 from controlplane.jobs.lease import JobState
-from controlplane.registry import lifecycle, validation_steps, workplace
-from controlplane.registry.checklist import LINES
+from controlplane.registry import lifecycle
 from controlplane.registry.inspection import InspectionFailed
+from controlplane.registry.validation import steps, workspace
+from controlplane.registry.validation.checklist import LINES
 from dataplane.contracts.replica import Device, TrialReport, TrialState
 from dataplane.contracts.verdict import Progress, version_digest
 from tenants.actor import member_actor
@@ -41,7 +42,7 @@ def quick(monkeypatch, good_verdict):
         calls.append(sorted(path.name for path in folder.iterdir()))
         return good_verdict
 
-    monkeypatch.setattr(validation_steps, "inspect", say)
+    monkeypatch.setattr(steps, "inspect", say)
     return calls
 
 
@@ -57,7 +58,7 @@ def test_a_good_upload_becomes_ready_with_every_line_passed(personas, carded, ho
     assert ready.digest == version_digest(fleet.asked[0].version.files)
     assert blobs_in(home_store) == digests(carded)
     assert list(home_store.uploads()) == []
-    assert list(workplace.root().iterdir()) == []
+    assert list(workspace.root().iterdir()) == []
     assert verbs(version) == ["version.ready"]
     assert "leaves room for" in line(version, "memory")[0]
     assert line(version, "smoke")[0] == "First token after 12 ms."
@@ -152,7 +153,7 @@ def test_a_model_that_fits_no_device_is_rejected_with_the_numbers(
     personas, carded, home_store, fleet, quick, monkeypatch
 ):
     small = Device(kind="cpu", name="toaster", memory_bytes=64 * 1024**2)
-    monkeypatch.setattr(validation_steps, "devices", lambda: [small])
+    monkeypatch.setattr(steps, "devices", lambda: [small])
     version = bring(personas.acme, carded, home_store)
     validate(version)
     assert stored(version).state == "rejected"
@@ -179,7 +180,7 @@ def test_a_reader_that_breaks_down_is_our_fault_and_tried_again(personas, carded
     def break_down(*_: object, **__: object):
         raise InspectionFailed("the inspector was ended by SIGSEGV")
 
-    monkeypatch.setattr(validation_steps, "inspect", break_down)
+    monkeypatch.setattr(steps, "inspect", break_down)
     version = bring(personas.acme, carded, home_store)
     assert validate(version) is JobState.QUEUED
     assert stored(version).state == "validating"
@@ -201,7 +202,7 @@ def test_each_line_is_shown_as_running_and_then_as_over_while_the_reader_is_at_i
         seen.append(dict(lines(version)))
         return good_verdict
 
-    monkeypatch.setattr(validation_steps, "inspect", in_steps)
+    monkeypatch.setattr(steps, "inspect", in_steps)
     version = bring(personas.acme, carded, home_store)
     validate(version)
     shown = [[states[name] for name in ("names", "weights", "tokenizer")] for states in seen]
@@ -218,9 +219,7 @@ def test_files_that_are_not_those_that_arrived_are_refused(
 ):
     from msgspec.structs import replace
 
-    monkeypatch.setattr(
-        validation_steps, "inspect", lambda *_, **__: replace(good_verdict, files=good_verdict.files[1:])
-    )
+    monkeypatch.setattr(steps, "inspect", lambda *_, **__: replace(good_verdict, files=good_verdict.files[1:]))
     version = bring(personas.acme, carded, home_store)
     validate(version)
     assert (stored(version).state, lines(version)["digests"]) == ("rejected", "failed")
@@ -252,7 +251,7 @@ def test_a_version_deleted_while_it_is_validated_leaves_nothing(
         lifecycle.delete_version(actor=alice, version_id=version.id)
         return good_verdict
 
-    monkeypatch.setattr(validation_steps, "inspect", meanwhile)
+    monkeypatch.setattr(steps, "inspect", meanwhile)
     assert validate(version) is JobState.DONE
     assert (stored(version).state, stored(version).deleted_at is not None) == ("rejected", True)
     assert fleet.asked == []

@@ -22,9 +22,10 @@ from validation_world import (
 )
 
 from controlplane.jobs.lease import JobState
-from controlplane.registry import lifecycle, validation_steps, workplace
-from controlplane.registry.checklist import LINES
+from controlplane.registry import lifecycle
 from controlplane.registry.models import Artifact, VersionFile
+from controlplane.registry.validation import steps, workspace
+from controlplane.registry.validation.checklist import LINES
 from dataplane.contracts import failpoints
 from dataplane.contracts.replica import TrialReport, TrialState
 from tenants.actor import acting_as, member_actor
@@ -44,7 +45,7 @@ POINTS = (
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, good_verdict) -> Iterator[None]:
     """The inspector's word without its second, and a fleet that has answered by the first question."""
-    monkeypatch.setattr(validation_steps, "inspect", lambda *_, **__: good_verdict)
+    monkeypatch.setattr(steps, "inspect", lambda *_, **__: good_verdict)
     yield
     monkeypatch.undo()
 
@@ -79,7 +80,7 @@ def test_a_worker_killed_there_is_followed_by_one_that_goes_on(committed, person
     with acting_as(PLATFORM):
         assert (VersionFile.objects.count(), Artifact.objects.count()) == (len(digests(carded)),) * 2
     collect()
-    assert list(workplace.root().iterdir()) == [], "the killed worker's folder is still there"
+    assert list(workspace.root().iterdir()) == [], "the killed worker's folder is still there"
     assert blobs_in(home_store) == digests(carded)
 
 

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 from validation_world import FleetDouble
 
-from controlplane.registry import validation_trial
-from controlplane.registry.validation_trial import FleetAway, run
+from controlplane.registry.validation import trial
+from controlplane.registry.validation.trial import FleetAway, run
 from dataplane.contracts.catalog import EngineSettings, VersionEntry
 from dataplane.contracts.replica import TrialReport, TrialRequest, TrialState
 
@@ -54,7 +54,7 @@ def test_a_fleet_that_answers_nonsense_is_away_and_the_version_is_not_to_blame(f
 
 def test_a_fleet_that_never_comes_to_an_end_is_not_waited_for_longer_than_patience_lasts(fleet, monkeypatch):
     clock = iter(range(0, 1000, 4))
-    monkeypatch.setattr(validation_trial.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(trial.time, "monotonic", lambda: next(clock))
     fleet.script = [RUNNING]
     with pytest.raises(FleetAway, match=r"not over after 10 s: loading"):
         ask(patience_s=10)

@@ -11,12 +11,12 @@ from controlplane.jobs.services import Lease
 
 
 def root() -> Path:
-    """Return the folder of all workplaces."""
+    """Return the folder of all workspaces."""
     return Path(settings.PAGODA_HOME) / "validating"
 
 
 @contextmanager
-def workplace(lease: Lease) -> Iterator[Path]:
+def workspace(lease: Lease) -> Iterator[Path]:
     """Make the attempt's own folder, and remove it at the end. A killed worker's is swept by the collector.
 
     The name has the claim in it: an attempt that has lost its lease removes its own folder, not its successor's.

@@ -1,24 +1,20 @@
 """The steps of a validation, in order. Each does its work, passes its failpoint, and commits once."""
 
-import os
-import platform
-from collections.abc import Callable, Sequence
-
 import msgspec
-from django.conf import settings
-from django.utils.module_loading import import_string
 
-from controlplane.registry import blobs, cards, validation_trial
-from controlplane.registry.checklist import INSPECTED, Standing, line_of, standings
+from controlplane.registry import blobs, cards
+from controlplane.registry.devices import devices
 from controlplane.registry.entries import version_entry, version_files
+from controlplane.registry.fit import Fit, fits, least_kv_tokens, shortage, summary
 from controlplane.registry.inspection import inspect
 from controlplane.registry.models import ModelVersion, StepState, UploadFile, VersionState
-from controlplane.registry.validation_attempt import Attempt, Refused, refused
-from controlplane.registry.validation_files import Incomplete, assemble, claim, entries
-from controlplane.registry.validation_fit import Fit, fits, least_kv_tokens, shortage, summary
+from controlplane.registry.validation import trial
+from controlplane.registry.validation.assembly import Incomplete, assemble, claim, entries
+from controlplane.registry.validation.attempt import Attempt, Refused, refused
+from controlplane.registry.validation.checklist import INSPECTED, Standing, line_of, standings
 from dataplane.contracts import failpoints, memory
 from dataplane.contracts.catalog import EngineSettings
-from dataplane.contracts.replica import Device, TrialReport, TrialRequest, TrialState
+from dataplane.contracts.replica import TrialReport, TrialRequest, TrialState
 from dataplane.contracts.verdict import Check, CheckState, Progress, Verdict, version_digest
 
 _MIB = 1024 * 1024
@@ -30,9 +26,6 @@ _TRIAL_S = 300.0
 _TRIAL_BYTES_PER_S = 20_000_000
 """How long a trial may take: this, and what converting and loading the weights takes on a slow disk."""
 _TRIAL_BLOCK_SIZE = 8
-
-Devices = Callable[[], Sequence[Device]]
-"""What ``settings.VALIDATION_DEVICES`` names: the devices that the fleet's nodes report."""
 
 
 def run(attempt: Attempt) -> None:
@@ -174,12 +167,6 @@ def _first_refusal(verdict: Verdict) -> tuple[str, str]:
 # --- memory and smoke
 
 
-def devices() -> list[Device]:
-    """Return the devices at hand: the fleet's, or this machine's while no node has told of any."""
-    asked: Devices = import_string(settings.VALIDATION_DEVICES)
-    return list(asked()) or [Device(kind="cpu", name=platform.node(), memory_bytes=_this_machines_bytes())]
-
-
 def _plan_memory(attempt: Attempt, version: ModelVersion) -> None:
     attempt.begin("memory")
     found = _fits(version)
@@ -200,7 +187,7 @@ def _try(attempt: Attempt, version: ModelVersion) -> None:
     attempt.begin("smoke")
     request = TrialRequest(version=version_entry(version), engine=_engine(version))
     patience_s = _TRIAL_S + (version.size_bytes or 0) / _TRIAL_BYTES_PER_S
-    report = validation_trial.run(request, patience_s=patience_s, tell=lambda _: attempt.beat())
+    report = trial.run(request, patience_s=patience_s, tell=lambda _: attempt.beat())
     if report.state is not TrialState.PASSED:
         raise refused("smoke", f"It did not generate: {report.cause or 'no cause was given'}.", _MEND_SMOKE)
     failpoints.hit("registry.validating.smoke")
@@ -226,7 +213,3 @@ def _engine(version: ModelVersion) -> EngineSettings:
 
 def _spoken(report: TrialReport) -> str:
     return f"First token after {report.first_token_ms:,} ms." if report.first_token_ms else ""
-
-
-def _this_machines_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

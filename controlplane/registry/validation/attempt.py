@@ -11,10 +11,10 @@ from django.utils import timezone
 
 from controlplane.jobs import services as jobs
 from controlplane.jobs.services import Lease
-from controlplane.registry.checklist import LINES, Standing
 from controlplane.registry.lifecycle import locked
 from controlplane.registry.models import ModelVersion, StepState, VersionCheck, VersionState
 from controlplane.registry.stores import Store
+from controlplane.registry.validation.checklist import LINES, Standing
 from dataplane.contracts.verdict import CheckState
 from tenants.actor import acting_as
 from tenants.errors import NotFound

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from controlplane.registry.validation_fit import LEAST_KV_TOKENS, fits, least_kv_tokens, needed_bytes, shortage, summary
+from controlplane.registry.fit import LEAST_KV_TOKENS, fits, least_kv_tokens, needed_bytes, shortage, summary
 from dataplane.contracts.replica import Device
 
 GIB = 1024**3

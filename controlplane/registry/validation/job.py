@@ -10,14 +10,15 @@ import structlog
 from controlplane.jobs import services as jobs
 from controlplane.jobs.queue import enqueue
 from controlplane.jobs.services import Lease
-from controlplane.registry import stores, validation_steps
-from controlplane.registry.checklist import LINES
+from controlplane.registry import stores
 from controlplane.registry.inspection import InspectionFailed
 from controlplane.registry.lifecycle import move
 from controlplane.registry.models import Model, ModelVersion, StepState, UploadFile, VersionCheck, VersionState
-from controlplane.registry.validation_attempt import Attempt, Overtaken, Refused
-from controlplane.registry.validation_trial import FleetAway
-from controlplane.registry.workplace import workplace
+from controlplane.registry.validation import steps
+from controlplane.registry.validation.attempt import Attempt, Overtaken, Refused
+from controlplane.registry.validation.checklist import LINES
+from controlplane.registry.validation.trial import FleetAway
+from controlplane.registry.validation.workspace import workspace
 from dataplane.contracts import failpoints
 from tenants import audit
 from tenants.actor import acting_as
@@ -26,7 +27,7 @@ KIND = "registry.validate"
 _log = structlog.get_logger(__name__)
 
 
-def order(version: ModelVersion) -> None:
+def order_validation(version: ModelVersion) -> None:
     """Write the version's checklist and its job in the open transaction, which makes it VALIDATING. Safe twice."""
     VersionCheck.objects.bulk_create(
         [
@@ -47,7 +48,7 @@ def validate(lease: Lease) -> None:
         LeaseLostError: another worker has the job.
         Exception: whatever kept a step from a verdict, such as a store or a fleet that is away; it is tried again.
     """
-    with workplace(lease) as folder:
+    with workspace(lease) as folder:
         attempt = Attempt(lease, str(lease.payload["version_id"]), folder, stores.from_settings())
         try:
             _run(attempt)
@@ -58,7 +59,7 @@ def validate(lease: Lease) -> None:
 
 def _run(attempt: Attempt) -> None:
     try:
-        validation_steps.run(attempt)
+        steps.run(attempt)
         _publish(attempt)
     except Refused as refusal:
         _reject(attempt, refusal)
@@ -72,7 +73,7 @@ def _publish(attempt: Attempt) -> None:
         # Race: another version of the model with the same content. The model's lock lets one of the two be the first.
         Model.objects.select_for_update(of=("self",), no_key=True).get(versions=attempt.version_id)
         version = attempt.lock()
-        validation_steps.refuse_twin(version)
+        steps.refuse_twin(version)
         move(version, VersionState.READY)
         version.save(update_fields=["state"])
         attempt.mark("publish", StepState.PASSED)
