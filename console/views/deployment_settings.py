@@ -25,6 +25,7 @@ _SHOWN = (
     "max_model_len", "max_num_seqs", "kv_memory_mb", "device",
 )  # fmt: skip
 _READY = "ready"
+_REVISION_DIGITS = 18
 IDLE = {
     "ready": ("Always ready", 1, IdlePolicy()),
     "sleeps": ("Sleeps when idle", 0, IdlePolicy(asleep_after_s=300, warm_after_s=3600, disk_after_s=24 * 3600)),
@@ -78,7 +79,7 @@ def settings(request: HttpRequest, actor: Actor, deployment_id: str) -> HttpResp
 def _configured(actor: Actor, deployment_id: str, revision: str, found: SettingsForms) -> bool:
     """Save what the forms say; where it is refused, show why at its field."""
     changes = services.Changes(**found.values())
-    seen = int(revision) if revision.isdecimal() else 0
+    seen = int(revision) if revision.isdecimal() and len(revision) < _REVISION_DIGITS else 0
     try:
         services.configure_deployment(actor=actor, deployment_id=deployment_id, revision=seen, changes=changes)
     except Invalid as error:

@@ -140,6 +140,7 @@ def test_the_form_shows_what_is_set_and_a_time_without_days_goes_away(alice, cha
         ),
         ({"revision": "7"}, "were changed since you read them"),
         ({"revision": "x"}, "were changed since you read them"),
+        ({"revision": "1" * 5_000}, "were changed since you read them"),
     ],
 )
 def test_refused_settings_come_back_with_the_fault_and_change_nothing(fields, fault, alice, chat):
