@@ -79,7 +79,7 @@ class ArmSerializer(serializers.Serializer[Any]):
 
 
 class DeploymentSerializer(serializers.Serializer[Any]):
-    """A deployment. ``arms`` and replicas are told to its owner only."""
+    """A deployment. ``arms`` and replicas are told to its owner only, and so are settings: null for a guest."""
 
     id = serializers.CharField(source="deployment.id")
     name = serializers.CharField(help_text="What to call as `model`; `owner/name` for another tenant's.")
@@ -94,13 +94,15 @@ class DeploymentSerializer(serializers.Serializer[Any]):
         source="state.eta_ms", allow_null=True, help_text="what a start from here took before; null if never measured"
     )
     arms = ArmSerializer(many=True)
-    engine = EngineSerializer(source="deployment.engine")
-    min_replicas = serializers.IntegerField(source="deployment.min_replicas")
-    max_replicas = serializers.IntegerField(source="deployment.max_replicas")
-    idle = IdleSerializer(source="deployment.idle")
-    schedules = ScheduleSerializer(source="deployment.keep_warm", many=True)
+    engine = EngineSerializer(source="settings.engine", allow_null=True)
+    min_replicas = serializers.IntegerField(source="settings.min_replicas", allow_null=True)
+    max_replicas = serializers.IntegerField(source="settings.max_replicas", allow_null=True)
+    idle = IdleSerializer(source="settings.idle", allow_null=True)
+    schedules = ScheduleSerializer(source="settings.keep_warm", many=True, allow_null=True)
     revision = serializers.IntegerField(
-        source="deployment.revision", help_text="counts changes of the settings; say it when you change them"
+        source="settings.revision",
+        allow_null=True,
+        help_text="counts changes of the settings; say it when you change them",
     )
     ready_replicas = serializers.IntegerField()
     num_replicas = serializers.IntegerField()

@@ -120,6 +120,20 @@ def test_a_program_deploys_pauses_shares_and_deletes(program, personas):
     assert send(program, "GET", "/deployments") == {"data": []}
 
 
+def test_a_guest_is_told_a_name_to_call_and_no_settings(program, root, personas):
+    mallory = Client()
+    mallory.force_login(personas.mallory)
+    deployment = deploy(personas.acme)
+    share = {"guarantee_tokens": 0, "cap_tokens": None, "weight": 1}
+    send(root, "PUT", f"/platform/deployments/{deployment.id}/grants/evil", share)
+    own = send(program, "GET", f"/deployments/{deployment.id}")
+    hidden = {"engine", "min_replicas", "max_replicas", "idle", "schedules", "revision"}
+    (listed,) = send(mallory, "GET", "/deployments")["data"]
+    for told in (listed, send(mallory, "GET", f"/deployments/{deployment.id}")):
+        assert (told["name"], told["arms"], told["is_own"]) == ("acme/chat", [], False)
+        assert {name for name in own if told[name] is None and own[name] is not None} == hidden
+
+
 def test_usage_before_the_calendar_begins_is_refused_by_name(program):
     for until in ("0001-01-01", "0001-01-01T00:00:00Z"):
         assert "until" in error(program, "GET", f"/usage?until={until}")["fields"]

@@ -24,7 +24,7 @@ class DeploymentSummary:
     Args:
         deployment: the row.
         name: what this tenant writes as ``model``: ``owner/name`` for another's deployment.
-        is_own: whether the tenant owns it; only then arms and replicas are told.
+        is_own: whether the tenant owns it; only then arms, replicas and settings are told.
         arms: with version and model loaded, stable first.
         ready_replicas: replicas that serve.
         num_replicas: all that exist.
@@ -38,6 +38,11 @@ class DeploymentSummary:
     ready_replicas: int
     num_replicas: int
     state: DeploymentState
+
+    @property
+    def settings(self) -> Deployment | None:
+        """The row for its settings; None for a guest, whom they do not concern."""
+        return self.deployment if self.is_own else None
 
 
 def list_deployments(*, actor: Actor) -> list[DeploymentSummary]:
