@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
+from dataplane.contracts import blob_store
 from dataplane.contracts.keys import parse_peppers
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -51,11 +52,11 @@ def _secret_bytes(name: str) -> bytes:
 
 def _store_url() -> str:
     url = os.environ.get("PAGODA_STORE_URL", "")
-    parts = urlsplit(url)
-    if url and not ((parts.scheme == "s3" and parts.netloc) or (parts.scheme == "file" and parts.path.startswith("/"))):
-        raise ImproperlyConfigured(
-            f"PAGODA_STORE_URL is {url!r}. Set it to file:///FOLDER or s3://BUCKET/PREFIX, or leave it empty."
-        )
+    try:
+        if url:
+            blob_store.parse(url, s3_endpoint="")
+    except ValueError as error:
+        raise ImproperlyConfigured(f"PAGODA_STORE_URL is {url!r}: {error}, or leave it empty.") from error
     return url
 
 

@@ -13,6 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from dataplane import atomic_file
+from dataplane.contracts.blob_store import BucketAddress, blob_name
 from dataplane.contracts.catalog import VersionFile
 from dataplane.fleet.versions import VersionError
 
@@ -21,24 +22,18 @@ _MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 
 
 class Bucket:
-    """The blobs ``<prefix>/sha256/ab/<hex>`` of a bucket. Credentials come from this process's environment.
+    """The blobs of the bucket at ``address``. Credentials come from this process's environment."""
 
-    Args:
-        name: the bucket's.
-        prefix: what all names begin with, without a slash at its ends; may be empty.
-        endpoint: another server than Amazon's, as a URL; None for theirs.
-    """
-
-    def __init__(self, name: str, prefix: str, endpoint: str | None) -> None:
-        self._name = name
-        self._prefix = f"{prefix}/" if prefix else ""
+    def __init__(self, address: BucketAddress) -> None:
+        self._name = address.name
+        self._prefix = f"{address.prefix}/" if address.prefix else ""
         self._stopped = threading.Event()
         self._s3: Any = boto3.client(
             "s3",
-            endpoint_url=endpoint,
+            endpoint_url=address.endpoint,
             config=Config(
                 signature_version="s3v4",
-                s3={"addressing_style": "path"} if endpoint else {},
+                s3={"addressing_style": "path"} if address.endpoint else {},
                 retries={"mode": "standard", "total_max_attempts": 3},
                 connect_timeout=5,
                 read_timeout=30,
@@ -88,7 +83,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def _opened(self, file: VersionFile) -> Iterator[Any]:
-        key = f"{self._prefix}sha256/{file.sha256[:2]}/{file.sha256}"
+        key = self._prefix + blob_name(file.sha256)
         try:
             body = self._s3.get_object(Bucket=self._name, Key=key)["Body"]
             with contextlib.closing(body):

@@ -382,7 +382,7 @@ def _source(settings: Settings) -> Source | None:
         return None
     from dataplane.fleet.bucket import Bucket  # noqa: PLC0415 - its client takes long to import
 
-    return Bucket(settings.bucket.name, settings.bucket.prefix, settings.bucket.endpoint)
+    return Bucket(settings.bucket)
 
 
 def _now_ms() -> int:

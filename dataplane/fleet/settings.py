@@ -3,10 +3,11 @@
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from dataplane.contracts import blob_store
+from dataplane.contracts.blob_store import BucketAddress
 from dataplane.environment import Environment
 from dataplane.fleet import resources
 from dataplane.fleet.plan import Policy
@@ -15,14 +16,6 @@ _LONGEST_SOCKET_NAME = "rep_01arz3ndektsv4rrffq69g5fav.ctl"
 _MAX_SOCKET_PATH_BYTES = 100
 _ASLEEP_SHARE = 0.25
 """Of the node's memory, for sleeping replicas where nobody said how much."""
-
-
-class BucketAddress(msgspec.Struct, frozen=True):
-    """A store that is a bucket: its name, what all names begin with, and its server where that is not Amazon's."""
-
-    name: str
-    prefix: str
-    endpoint: str | None
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -87,16 +80,14 @@ def read(environ: Mapping[str, str]) -> Settings:
 def _store(found: Environment, home: Path) -> tuple[Path, BucketAddress | None]:
     """Return where blobs are on this machine, and the bucket they are copies of, if they are."""
     url = found.optional("PAGODA_STORE_URL")
-    parts = urlsplit(url)
     if not url:
         return home / "store", None
-    if parts.scheme == "file" and parts.path:
-        return Path(unquote(parts.path)), None
-    if parts.scheme == "s3" and parts.netloc:
-        endpoint = found.optional("PAGODA_S3_ENDPOINT") or None
-        return home / "blobs", BucketAddress(parts.netloc, parts.path.strip("/"), endpoint)
-    found.fault("PAGODA_STORE_URL must be file:///folder or s3://bucket/prefix.")
-    return home / "store", None
+    try:
+        address = blob_store.parse(url, s3_endpoint=found.optional("PAGODA_S3_ENDPOINT"))
+    except ValueError as error:
+        found.fault(f"PAGODA_STORE_URL: {error}.")
+        return home / "store", None
+    return (home / "blobs", address) if isinstance(address, BucketAddress) else (address, None)
 
 
 def _asleep_budget_bytes(found: Environment) -> int:

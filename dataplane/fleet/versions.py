@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from dataplane import atomic_file
+from dataplane.contracts.blob_store import blob_name
 from dataplane.contracts.catalog import VersionEntry, VersionFile
 from dataplane.contracts.verdict import version_digest
 
@@ -73,7 +74,7 @@ class Versions:
     def __init__(self, home: Path, blobs: Path, source: Source | None = None) -> None:
         self.fetched = 0
         self.hashed = 0
-        self._blobs = blobs / "sha256"
+        self._blobs = blobs
         self._source = source
         self._root = home / "versions"
         self._runtime = home / "runtime"
@@ -112,7 +113,7 @@ class Versions:
         return folder
 
     def _blob(self, file: VersionFile) -> Path:
-        return self._blobs / file.sha256[:2] / file.sha256
+        return self._blobs / blob_name(file.sha256)
 
     def _verify(self, file: VersionFile) -> None:
         if self._source is None:
@@ -186,7 +187,7 @@ class Versions:
 
     def _forget_copies(self, needed: set[str]) -> None:
         linked = {file.stat().st_ino for folder in _folders(self._root) for file in Path(folder.path).iterdir()}
-        for folder in _folders(self._blobs):
+        for folder in _folders(self._blobs / "sha256"):
             for copy in Path(folder.path).iterdir():
                 if copy.name not in needed and copy.stat().st_ino not in linked:
                     copy.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from botocore.config import Config
 from fleet_harness import Home
 from object_store import BUCKET, ObjectStore, running_object_store
 
+from dataplane.contracts.blob_store import BucketAddress, blob_name
 from dataplane.contracts.catalog import VersionEntry, VersionFile
 from dataplane.fleet.bucket import Bucket
 from dataplane.fleet.versions import VersionError, Versions
@@ -48,11 +49,11 @@ class Node:
         self.s3.put_object(Bucket=BUCKET, Key=self.key(file), Body=content)
 
     def key(self, file: VersionFile) -> str:
-        return f"{self.prefix}/sha256/{file.sha256[:2]}/{file.sha256}"
+        return f"{self.prefix}/{blob_name(file.sha256)}"
 
     def versions(self, **changed: Any) -> Versions:
         address: dict[str, Any] = {"name": BUCKET, "prefix": self.prefix, "endpoint": self.endpoint}
-        return Versions(self.path, self.path / "blobs", Bucket(**address | changed))
+        return Versions(self.path, self.path / "blobs", Bucket(BucketAddress(**address | changed)))
 
     def copies(self) -> set[str]:
         return {path.name for path in (self.path / "blobs").rglob("*") if path.is_file()}

@@ -1,8 +1,9 @@
 import pytest
 
+from dataplane.contracts.blob_store import BucketAddress
 from dataplane.environment import SettingsError
 from dataplane.fleet import resources
-from dataplane.fleet.settings import BucketAddress, read
+from dataplane.fleet.settings import read
 
 GOOD = {
     "PAGODA_HOME": "/tmp/pgd",

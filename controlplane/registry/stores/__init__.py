@@ -5,7 +5,6 @@ and lies apart until its parts are one file (*sealed*, which hashes it) and that
 Between the two the tenant's claim on the digest is written down, so whatever lies under a blob's name has an owner.
 """
 
-import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Protocol
-from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 
@@ -23,6 +21,8 @@ from controlplane.registry.stores.errors import StoreError as StoreError
 from controlplane.registry.stores.errors import StoreFull as StoreFull
 from controlplane.registry.stores.errors import StoreUnavailable as StoreUnavailable
 from controlplane.registry.stores.errors import UploadGone as UploadGone
+from dataplane.contracts import blob_store
+from dataplane.contracts.blob_store import BucketAddress
 
 CHUNK_BYTES = 4 * 1024 * 1024
 CHECKSUM_HEADER = "x-amz-checksum-sha256"
@@ -154,17 +154,6 @@ def key_of(upload: str) -> str:
     return upload.partition(" ")[0]
 
 
-def blob_name(sha256: str) -> str:
-    """Return a blob's name within a store.
-
-    Raises:
-        ValueError: not a digest; it could name something else.
-    """
-    if re.fullmatch(r"[0-9a-f]{64}", sha256) is None:
-        raise ValueError(f"{sha256!r} is not the hex of a SHA-256")
-    return f"sha256/{sha256[:2]}/{sha256}"
-
-
 def from_settings() -> Store:
     """Return the store of this installation: ``PAGODA_STORE_URL``, or the folder ``store`` of ``PAGODA_HOME``."""
     return _at(settings.PAGODA_STORE_URL or (settings.PAGODA_HOME / "store").as_uri(), settings.PAGODA_S3_ENDPOINT)
@@ -172,11 +161,11 @@ def from_settings() -> Store:
 
 @cache
 def _at(url: str, s3_endpoint: str) -> Store:
-    parts = urlsplit(url)
-    if parts.scheme == "s3":
+    address = blob_store.parse(url, s3_endpoint=s3_endpoint)
+    if isinstance(address, BucketAddress):
         from controlplane.registry.stores.s3 import S3Store  # noqa: PLC0415 - the client's library is slow to import
 
-        return S3Store(bucket=parts.netloc, prefix=parts.path.strip("/"), endpoint=s3_endpoint or None)
+        return S3Store(bucket=address.name, prefix=address.prefix, endpoint=address.endpoint)
     from controlplane.registry.stores.local import LocalStore  # noqa: PLC0415 - it needs what is above
 
-    return LocalStore(Path(unquote(parts.path)))
+    return LocalStore(address)

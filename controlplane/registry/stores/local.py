@@ -20,8 +20,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from controlplane.registry.stores import CHUNK_BYTES, Arrived, Part, Progress, Target, blob_name, key_of, room, tickets
+from controlplane.registry.stores import CHUNK_BYTES, Arrived, Part, Progress, Target, key_of, room, tickets
 from controlplane.registry.stores.errors import DigestMismatch, PartMissing, StoreError, StoreFull, UploadGone
+from dataplane.contracts.blob_store import blob_name
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -37,7 +38,7 @@ class LocalStore:
     # --- blobs
 
     def path(self, sha256: str) -> Path:
-        """Return where a blob lies or would lie. Raises as :func:`~controlplane.registry.stores.blob_name` does."""
+        """Return where a blob lies or would lie. Raises as :func:`~dataplane.contracts.blob_store.blob_name` does."""
         return self.root / blob_name(sha256)
 
     def has(self, sha256: str, size_bytes: int) -> bool:

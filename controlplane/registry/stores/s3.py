@@ -28,7 +28,6 @@ from controlplane.registry.stores import (
     Part,
     Progress,
     Target,
-    blob_name,
     key_of,
     room,
 )
@@ -40,6 +39,7 @@ from controlplane.registry.stores.errors import (
     StoreUnavailable,
     UploadGone,
 )
+from dataplane.contracts.blob_store import blob_name
 
 _MIB = 1024 * 1024
 _COPY = TransferConfig(multipart_threshold=1024 * _MIB, multipart_chunksize=512 * _MIB, use_threads=False)
