@@ -9,14 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from django.db import connection
+from django.db.models import Exists, OuterRef, QuerySet
 
-from controlplane.registry.models import Artifact, ModelVersion, UploadFile, VersionFile, VersionState
+from controlplane.registry.models import COMING, HOLDING, Artifact, ModelVersion, UploadFile, VersionFile
 from dataplane.contracts.catalog import VersionFile as FileEntry
-
-HOLDING = (VersionState.VALIDATING, VersionState.READY, VersionState.ARCHIVED)
-"""The states in which a version holds on to its bytes. A rejected one is never served: its bytes go."""
-COMING = (VersionState.UPLOADING, VersionState.VALIDATING)
-"""The states in which a file that was put together will be a version's, and is not yet."""
 
 
 class Presence(Protocol):
@@ -81,14 +77,11 @@ def refer(*, version: ModelVersion, files: Iterable[FileEntry], store: Presence)
     )
 
 
-def is_referred_to(sha256: str, tenant_id: str) -> bool:
-    """Say whether a version of the tenant holds on to the blob, or an upload of it is about to. Ask under the lock."""
-    held = VersionFile.objects.filter(
-        tenant_id=tenant_id, artifact__sha256=sha256,
-        version__state__in=HOLDING, version__deleted_at__isnull=True,
-    )  # fmt: skip
-    coming = UploadFile.objects.filter(tenant_id=tenant_id, sha256=sha256, version__state__in=COMING)
-    return held.exists() or coming.exists()
+def unreferenced(artifacts: QuerySet[Artifact]) -> QuerySet[Artifact]:
+    """Return those that no version of their tenant holds on to, or is about to. Only under the lock does that last."""
+    held = VersionFile.objects.filter(artifact=OuterRef("pk"), version__state__in=HOLDING, version__deleted_at=None)
+    coming = UploadFile.objects.filter(tenant=OuterRef("tenant"), sha256=OuterRef("sha256"), version__state__in=COMING)
+    return artifacts.filter(~Exists(held), ~Exists(coming), deleted_at=None)
 
 
 def _artifacts(tenant_id: str, wanted: Mapping[str, FileEntry]) -> dict[str, Artifact]:

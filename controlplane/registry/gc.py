@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Protocol
 
-from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
 from controlplane.jobs.lease import JobState
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import Lease, heartbeat
 from controlplane.registry import blobs, stores
-from controlplane.registry.models import Artifact, UploadFile, VersionFile
+from controlplane.registry.models import Artifact
 from controlplane.registry.validation import workspace
 from dataplane.contracts import failpoints
 from tenants.actor import Actor, acting_as
@@ -53,11 +52,9 @@ def end_if_unreferenced(*, actor: Actor, artifact_id: int, sha256: str, store: D
     with acting_as(actor):
         blobs.lock([sha256])
         # Race: a version that refers to it from now on. It waits for this lock, finds no blob, and stores it again.
-        artifact = Artifact.objects.select_for_update(no_key=True).filter(pk=artifact_id, deleted_at=None).first()
-        if artifact is None or blobs.is_referred_to(sha256, artifact.tenant_id):
+        free = blobs.unreferenced(Artifact.objects.filter(pk=artifact_id))
+        if not free.update(deleted_at=timezone.now()):
             return False
-        artifact.deleted_at = timezone.now()
-        artifact.save(update_fields=["deleted_at"])
         failpoints.hit("registry.collecting")
         _delete_unclaimed(sha256, store)
         failpoints.hit("registry.collected")
@@ -76,22 +73,15 @@ def _end_blob(*, actor: Actor, sha256: str, store: Deletion) -> None:
 
 
 def _delete_unclaimed(sha256: str, store: Deletion) -> None:
-    """Delete a blob that no tenant claims, under its lock. The one place where a store is asked in a transaction."""
+    """Delete a blob that no tenant claims, in the transaction that holds its lock."""
     if not Artifact.objects.filter(sha256=sha256, deleted_at=None).exists():
         store.delete(sha256)
 
 
 def _unreferenced(actor: Actor, *, after: int) -> list[tuple[int, str]]:
-    held = VersionFile.objects.filter(
-        artifact=OuterRef("pk"), version__state__in=blobs.HOLDING, version__deleted_at=None
-    )
-    coming = UploadFile.objects.filter(
-        tenant=OuterRef("tenant"), sha256=OuterRef("sha256"), version__state__in=blobs.COMING
-    )
     with acting_as(actor):
-        old = Artifact.objects.filter(deleted_at=None, created_at__lt=timezone.now() - _YOUNG, pk__gt=after)
-        free = old.filter(~Exists(held), ~Exists(coming)).order_by("pk")
-        return list(free.values_list("pk", "sha256")[:_BATCH])
+        old = Artifact.objects.filter(created_at__lt=timezone.now() - _YOUNG, pk__gt=after)
+        return list(blobs.unreferenced(old).order_by("pk").values_list("pk", "sha256")[:_BATCH])
 
 
 def _ended_lately(actor: Actor) -> list[str]:

@@ -62,8 +62,12 @@ TRANSITIONS: dict[VersionState, frozenset[VersionState]] = {
     VersionState.ARCHIVED: frozenset(),
 }
 """From REJECTED and ARCHIVED nothing leads back. A deleted version keeps its state beside ``deleted_at``."""
+COMING = (VersionState.UPLOADING, VersionState.VALIDATING)
+"""The states in which a version's files are on their way: what was put together will be its own, and is not yet."""
 WHOLE = (VersionState.READY, VersionState.ARCHIVED)
 """The states in which what a version holds is known in full, and is its own."""
+HOLDING = (VersionState.VALIDATING, *WHOLE)
+"""The states in which a version holds on to its bytes. A rejected one is never served: its bytes go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ class ModelVersion(models.Model):
             models.CheckConstraint(
                 name="version_deleted_at_its_end",
                 condition=Q(deleted_at__isnull=True)
-                | ~Q(state__in=(VersionState.UPLOADING, VersionState.VALIDATING)),
+                | ~Q(state__in=COMING),
             ),
             models.CheckConstraint(name="version_not_of_itself", condition=~Q(derived_from=F("id"))),
         ]  # fmt: skip

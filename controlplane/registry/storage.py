@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import msgspec
 from django.db.models import Count, Sum
 
-from controlplane.registry.blobs import COMING
-from controlplane.registry.models import Artifact, ModelVersion, UploadFile
+from controlplane.registry.models import COMING, Artifact, ModelVersion, UploadFile
 from tenants.actor import Actor, reading_as, require
 from tenants.errors import Conflict
 from tenants.models import Quota, Tenant

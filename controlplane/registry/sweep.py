@@ -9,7 +9,7 @@ from controlplane.jobs import services as jobs
 from controlplane.jobs.services import Lease
 from controlplane.registry import stores, uploads
 from controlplane.registry.lifecycle import locked
-from controlplane.registry.models import ModelVersion, VersionState
+from controlplane.registry.models import COMING, ModelVersion
 from controlplane.registry.stores import Store
 from tenants.actor import acting_as
 from tenants.errors import NotFound
@@ -48,9 +48,7 @@ def _give_up(lease: Lease) -> bool:
 def _discard(lease: Lease, batch: list[str], store: Store) -> None:
     owners = {upload: stores.key_of(upload).partition("/")[0] for upload in batch}
     with jobs.advancing(lease):
-        needed = ModelVersion.objects.filter(
-            pk__in=set(owners.values()), state__in=(VersionState.UPLOADING, VersionState.VALIDATING)
-        )
+        needed = ModelVersion.objects.filter(pk__in=set(owners.values()), state__in=COMING)
         living = set(needed.values_list("pk", flat=True))
     # Race: an upload that begins now has its row before anything of it lies in the store, so it was seen above.
     for upload, version_id in owners.items():

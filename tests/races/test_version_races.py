@@ -14,7 +14,7 @@ from validation_world import blobs_in, grow_old, validate
 
 from controlplane.deployments.models import Deployment, DeploymentArm
 from controlplane.registry import blobs, gc, lifecycle
-from controlplane.registry.models import Artifact, Model, ModelVersion, VersionFile
+from controlplane.registry.models import HOLDING, Artifact, Model, ModelVersion, VersionFile
 from controlplane.registry.stores.local import LocalStore
 from controlplane.registry.validation import steps
 from controlplane.registry.validation.job import order_validation
@@ -116,7 +116,7 @@ def artifacts() -> list[Artifact]:
 
 def check_blobs(store: LocalStore) -> None:
     with acting_as(PLATFORM):
-        living = ModelVersion.objects.filter(deleted_at=None, state__in=blobs.HOLDING)
+        living = ModelVersion.objects.filter(deleted_at=None, state__in=HOLDING)
         needed = set(VersionFile.objects.filter(version__in=living).values_list("artifact__sha256", flat=True))
         claimed = set(Artifact.objects.filter(deleted_at=None).values_list("sha256", flat=True))
     assert needed == claimed == blobs_in(store), "bytes are missing, or left behind"

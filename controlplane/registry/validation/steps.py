@@ -7,7 +7,7 @@ from controlplane.registry.devices import devices
 from controlplane.registry.entries import version_entry, version_files
 from controlplane.registry.fit import Fit, fits, least_kv_tokens, shortage, summary
 from controlplane.registry.inspection import inspect
-from controlplane.registry.models import ModelVersion, StepState, UploadFile, VersionState
+from controlplane.registry.models import WHOLE, ModelVersion, StepState, UploadFile
 from controlplane.registry.validation import trial
 from controlplane.registry.validation.assembly import Incomplete, assemble, claim, entries
 from controlplane.registry.validation.attempt import Attempt, Refused, refused
@@ -58,9 +58,8 @@ def refuse_twin(version: ModelVersion) -> None:
     Raises:
         Refused: it has.
     """
-    whole = (VersionState.READY, VersionState.ARCHIVED)
     same = ModelVersion.objects.filter(
-        model_id=version.model_id, digest=version.digest, state__in=whole, deleted_at=None
+        model_id=version.model_id, digest=version.digest, state__in=WHOLE, deleted_at=None
     )
     twin = same.exclude(pk=version.pk).first()
     if twin is not None:
