@@ -10,6 +10,7 @@ import httpx
 import msgspec
 from django.conf import settings
 
+from dataplane.contracts.internal_calls import authorization
 from dataplane.contracts.replica import TrialReport, TrialRequest, TrialState
 
 _WAIT_S = 5.0
@@ -38,7 +39,7 @@ def run(request: TrialRequest, *, patience_s: float, tell: Callable[[TrialReport
     """
     with httpx.Client(
         base_url=settings.PAGODA_FLEET_URL,
-        headers={"Authorization": f"Bearer {settings.PAGODA_INTERNAL_SECRET}"},
+        headers={"Authorization": authorization(settings.PAGODA_INTERNAL_SECRET)},
         timeout=_TIMEOUT,
         trust_env=False,
     ) as fleet:
