@@ -68,10 +68,11 @@ class Target:
 
 
 class Store(Protocol):
-    """Blobs and uploads. Every call may take as long as a disk or a network does: none belongs into a transaction.
+    """Blobs and uploads.
 
-    Digests are 64 hex characters; anything else is a :class:`ValueError`. Each method may raise
-    :class:`StoreUnavailable`, each that writes :class:`StoreFull`.
+    Every call may take as long as a disk or a network does, so none belongs into a transaction but for what the lock of
+    a blob decides (:mod:`controlplane.registry.blobs`). Digests are 64 hex characters; anything else
+    is a :class:`ValueError`. Each method may raise :class:`StoreUnavailable`, each that writes :class:`StoreFull`.
     """
 
     def has(self, sha256: str, size_bytes: int) -> bool:
