@@ -8,7 +8,7 @@ and sends what is missing. A store is never asked within a transaction.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 from django.conf import settings
@@ -21,14 +21,13 @@ from controlplane.registry.models import (
     NAME_PATTERN,
     Model,
     ModelVersion,
-    StepState,
     UploadFile,
     UploadPart,
-    VersionCheck,
     VersionState,
 )
 from controlplane.registry.parts import FilePlan, check_files, in_words, num_parts, part_bytes_for, size_of_part
 from controlplane.registry.stores import Part, Store, StoreError, StoreFull, Target, UploadGone
+from controlplane.registry.sweep import LIFETIME, discard, give_up
 from controlplane.registry.validation.job import order_validation
 from dataplane.contracts.ids import Kind, is_id
 from tenants import audit
@@ -38,8 +37,6 @@ from tenants.inputs import one_line
 from tenants.models import Tenant
 from tenants.roles import Permission
 
-LIFETIME = timedelta(hours=24)
-"""An upload of which nothing has been heard for so long is given up."""
 _RENEWED_BEFORE = LIFETIME - timedelta(minutes=10)
 ADDRESS_LIFETIME_S = 3600
 _SOURCE = "upload"
@@ -225,36 +222,9 @@ def abort_upload(*, actor: Actor, version_id: str, store: Store) -> ModelVersion
         # Race: aborted and completed at once. The row's lock decides, the loser gets a Conflict.
         version = _open(locked(ModelVersion.objects.for_tenant(actor.tenant), version_id))
         files = list(version.upload_files.all())
-        end(actor, version, reason=f"The upload was aborted by {actor.label}.")
+        give_up(actor, version, reason=f"The upload was aborted by {actor.label}.")
     discard(files, store)
     return version
-
-
-def end(actor: Actor, version: ModelVersion, *, reason: str) -> None:
-    """Give a locked upload up in the open transaction; its bytes go after that."""
-    old = move(version, VersionState.REJECTED)
-    version.expires_at = None
-    version.save(update_fields=["state", "expires_at"])
-    UploadPart.objects.filter(file__version=version).delete()
-    now = timezone.now()
-    VersionCheck.objects.create(
-        tenant_id=version.tenant_id, version=version, position=0, name="upload", title="Every part arrives",
-        state=StepState.FAILED, reason=reason, mend="Upload the files again.", started_at=version.created_at,
-        ended_at=now,
-    )  # fmt: skip
-    audit.record(
-        actor=actor, verb="upload.abort", target=version, tenant=version.tenant,
-        before={"state": old.value}, after={"state": version.state, "reason": reason},
-    )  # fmt: skip
-
-
-def discard(files: Sequence[UploadFile], store: Store) -> None:
-    """Remove what an ended upload left in the store; what cannot be removed now is swept later."""
-    for file in files:
-        try:
-            store.discard(file.multipart_id or f"{file.version_id}/{file.name} ")
-        except (StoreError, OSError) as error:
-            _log.warning("upload not discarded", version_id=file.version_id, file=file.name, reason=str(error))
 
 
 # --- checks
@@ -320,7 +290,7 @@ def _begin_at_store(actor: Actor, version: ModelVersion, files: Sequence[UploadF
         with acting_as(actor):
             told = _unavailable(error)
             reason = f"The upload did not begin. {told.message}"
-            end(actor, locked(ModelVersion.objects.all(), version.id), reason=reason)
+            give_up(actor, locked(ModelVersion.objects.all(), version.id), reason=reason)
         discard(files, store)
         raise told from error
     with acting_as(actor):
@@ -378,8 +348,3 @@ def _unavailable(error: StoreError) -> Unavailable:
             "The store of files has no room left. Try again later, or tell the platform.", code="store_full"
         )
     return Unavailable("The store of files does not answer. Try again in a minute.", code="store_unavailable")
-
-
-def expired(now: datetime) -> QuerySet[ModelVersion]:
-    """Return the uploads whose time is over, oldest first."""
-    return ModelVersion.objects.filter(state=VersionState.UPLOADING, expires_at__lte=now).order_by("expires_at")

@@ -67,7 +67,7 @@ def claim(file: UploadFile) -> None:
     blobs.announce(tenant_id=file.tenant_id, files=[entry])
 
 
-def entries(files: Iterable[UploadFile]) -> tuple[FileEntry, ...]:
+def file_entries(files: Iterable[UploadFile]) -> tuple[FileEntry, ...]:
     """Return the files by name, as verdicts and catalogs list them."""
     listed = [FileEntry(name=file.name, sha256=file.sha256 or "", size_bytes=file.size_bytes) for file in files]
     return tuple(sorted(listed, key=lambda file: file.name))

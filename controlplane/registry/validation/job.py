@@ -14,6 +14,7 @@ from controlplane.registry import stores
 from controlplane.registry.inspection import InspectionFailed
 from controlplane.registry.lifecycle import move
 from controlplane.registry.models import Model, ModelVersion, StepState, UploadFile, VersionCheck, VersionState
+from controlplane.registry.sweep import discard
 from controlplane.registry.validation import steps
 from controlplane.registry.validation.attempt import Attempt, Overtaken, Refused
 from controlplane.registry.validation.checklist import LINES
@@ -108,8 +109,4 @@ def _discard_parts(attempt: Attempt) -> None:
     """Remove at once what lies in the store of an upload that has ended: its room is free for its tenant already."""
     with acting_as(attempt.lease.actor):
         files = list(UploadFile.objects.filter(version_id=attempt.version_id))
-    for file in files:
-        try:
-            attempt.store.discard(file.multipart_id)
-        except (stores.StoreError, OSError) as error:  # the sweep has another go
-            _log.warning("parts not discarded", version_id=attempt.version_id, file=file.name, reason=str(error))
+    discard(files, attempt.store)

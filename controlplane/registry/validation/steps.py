@@ -9,7 +9,7 @@ from controlplane.registry.fit import Fit, fits, least_kv_tokens, shortage, summ
 from controlplane.registry.inspection import inspect
 from controlplane.registry.models import WHOLE, ModelVersion, StepState, UploadFile
 from controlplane.registry.validation import trial
-from controlplane.registry.validation.assembly import Incomplete, assemble, claim, entries
+from controlplane.registry.validation.assembly import Incomplete, assemble, claim, file_entries
 from controlplane.registry.validation.attempt import Attempt, Refused, refused
 from controlplane.registry.validation.checklist import INSPECTED, Standing, line_of, standings
 from dataplane.contracts import failpoints, memory
@@ -81,7 +81,7 @@ def _put_together(attempt: Attempt, version: ModelVersion) -> None:
         assemble(files, store=attempt.store, record=record, beat=attempt.beat)
     except Incomplete as error:
         raise refused("files", f"{error.name}: {error}.", _MEND_PARTS) from error
-    listed = entries(files)
+    listed = file_entries(files)
     with attempt.commit() as held:
         blobs.refer(version=held, files=listed, store=attempt.store)
         held.digest = version_digest(listed)
