@@ -1,6 +1,7 @@
 """A model's whole life by the API alone, on a product that keeps its files in a bucket."""
 
 import hashlib
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -234,9 +235,13 @@ def see_the_bucket_emptied(owner: Owner, product: RunningStack, bucket: ObjectSt
     product.query("UPDATE jobs_tick SET next_run_at = now() WHERE kind = 'registry.collect' RETURNING kind")
     wait_for(lambda: not own & blobs_in(bucket), "a bucket without the version's bytes")
     assert others <= blobs_in(bucket)
-    uploads = bucket.folder / BUCKET / "pagoda" / "uploads"
-    assert not [path for path in uploads.rglob("*") if path.is_file()]
+    assert not names_in(bucket, "uploads")
 
 
 def blobs_in(bucket: ObjectStore) -> set[str]:
-    return {path.name for path in (bucket.folder / BUCKET / "pagoda" / "sha256").rglob("*") if path.is_file()}
+    return names_in(bucket, "sha256")
+
+
+def names_in(bucket: ObjectStore, prefix: str) -> set[str]:
+    """Return the objects' names; while the walk goes on, the server may remove a folder that has become empty."""
+    return {name for _, _, names in os.walk(bucket.folder / BUCKET / "pagoda" / prefix) for name in names}
