@@ -102,7 +102,7 @@ _NONE = "none"
 
 def _label(name: str) -> str:
     ending = next((ending for ending in (*_UNITS, _SECONDS) if name.endswith(ending)), "")
-    return name.removesuffix(ending).removesuffix("_id").replace("_", " ").capitalize()
+    return name.removesuffix(ending).removesuffix("_id").removeprefix("is_").replace("_", " ").capitalize()
 
 
 def _said(name: str, value: Json) -> str:

@@ -20,6 +20,8 @@ _STATE_TONES = {
     "live": "good",
     "asleep": "info",
     "warm": "info",
+    "on_disk": "info",
+    "cold": "info",
     "failing": "bad",
     "dead": "bad",
     "late": "warn",
@@ -48,7 +50,10 @@ _STATE_TONES = {
     "rejected": "bad",
     "archived": "warn",
 }
+_OUTCOMES = {"stop": "Finished", "length": "Token limit", "aborted": "Stopped"}
+"""How a request ended, where the wire's word says little to a reader."""
 _TIERS = {"asleep": "asleep", "warm": "warm", "disk": "on disk", "store": "in store"}
+_ORIGINS = {"asleep": "from sleep", "warm": "from warm", "disk": "from disk", "store": "from the store"}
 _KIB = 1024
 _SCOPES: dict[str, str] = {
     Scope.INFERENCE: "call models",
@@ -145,9 +150,15 @@ def tier(name: str) -> str:
 
 
 @register.filter
+def origin(name: str) -> str:
+    """Where a start begins, said after how long it takes."""
+    return _ORIGINS.get(name, name)
+
+
+@register.filter
 def words(state: str) -> str:
-    """A state as words: ``warm_idle`` is ``Warm idle``."""
-    return state.replace("_", " ").capitalize()
+    """A state or an outcome as words: ``warm_idle`` is ``Warm idle``."""
+    return _OUTCOMES.get(state) or state.replace("_", " ").capitalize()
 
 
 @register.filter

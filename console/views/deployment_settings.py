@@ -104,7 +104,8 @@ def create(request: HttpRequest, actor: Actor) -> HttpResponse:
     if data is not None and form.is_valid():
         deployment = _deployed(actor, form)
         if deployment is not None:
-            messages.success(request, f"{deployment.name} is deployed. Its first replica loads.")
+            then = "Its first replica loads." if deployment.min_replicas else "The first call starts it."
+            messages.success(request, f"{deployment.name} is deployed. {then}")
             return redirect("console:deployment", tenant=actor.tenant.slug, deployment_id=deployment.id)
     context = {"form": form, "has_versions": bool(versions)}
     return render(request, "console/pages/deployment_new.html", context, status=200 if data is None else 422)

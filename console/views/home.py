@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -46,12 +45,13 @@ class Verdict:
     sentence: str
 
 
-class Failure(Protocol):
-    """A request that failed."""
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """How many requests began in an hour, and how many of them failed or were refused."""
 
-    @property
-    def started_at(self) -> datetime:
-        """When it began."""
+    label: str
+    requests: int
+    failed: int
 
 
 @require_GET
@@ -64,18 +64,19 @@ def home(request: HttpRequest, actor: Actor) -> HttpResponse:
     may_read_requests = actor.may(Permission.REQUESTS_READ)
     has_called = bool(month.requests) or not may_read_requests or bool(metering.list_requests(actor=actor, limit=1))
     errors = metering.list_requests(actor=actor, limit=_ERROR_ROWS, failed=True) if may_read_requests else None
+    day = last_day(actor) if has_called else []
     names = {summary.deployment.id: summary.name for summary in served or []}
     context = {
         "month": month,
         "limits": limits,
         "quota_bars": quota_bars(limits, *metering.last_minute(actor=actor)),
         "deployments": served,
-        "verdict": judge(served or [], errors or [], timezone.now()) if served is not None else None,
+        "verdict": None if served is None else judge(served, day),
         "errors": None
         if errors is None
         else [(names.get(row.deployment_id, row.deployment_id), row) for row in errors],
         "has_called": has_called,
-        "chart": _requests_by_hour(actor) if has_called else None,
+        "chart": charts.bars([(hour.label, hour.requests) for hour in day]) if day else None,
         "may_start": actor.may(Permission.KEYS_WRITE),
     }
     template = "console/parts/home_live.html" if request.headers.get("HX-Request") else "console/pages/home.html"
@@ -95,29 +96,30 @@ def quota_bars(limits: Limits, requests: int, tokens: int) -> list[QuotaBar]:
     ]
 
 
-def judge(served: Sequence[deployments.DeploymentSummary], errors: Sequence[Failure], now: datetime) -> Verdict:
-    """Say whether all is well: every active deployment has a replica, and nothing failed in the last hour."""
+def judge(served: Sequence[deployments.DeploymentSummary], day: Sequence[Hour]) -> Verdict:
+    """Say whether all is well: every active deployment has a replica, and nothing failed in this hour or the last."""
     if not served:
         return Verdict("info", "Nothing served", "No model is deployed yet.")
     starting = [summary.name for summary in served if summary.state.standing in _NOT_READY]
     if starting:
         return Verdict("warn", "Not ready", f"No replica is ready for {', '.join(starting)}. Calls wait for one.")
-    recent = sum(1 for error in errors if now - error.started_at < timedelta(hours=1))
-    if recent:
-        more = " or more" if recent >= _ERROR_ROWS else ""
-        return Verdict("warn", "Look here", f"Requests that failed or were refused in the last hour: {recent}{more}.")
+    late = day[-2:]
+    num_failed = sum(hour.failed for hour in late)
+    if num_failed:
+        requests = "1 request failed or was" if num_failed == 1 else f"{num_failed:,} requests failed or were"
+        return Verdict("warn", "Look here", f"{requests} refused since {late[0].label} UTC.")
     paused = [summary.name for summary in served if summary.state.standing is Standing.PAUSED]
     if len(paused) == len(served):
         return Verdict("info", "Paused", "Every deployment is paused.")
     return Verdict("good", "All well", "Every active deployment serves, or starts when called.")
 
 
-def _requests_by_hour(actor: Actor) -> charts.Bars:
-    """Return the chart of the requests of the last 24 hours, an hour a bar, quiet hours included."""
+def last_day(actor: Actor) -> list[Hour]:
+    """Return the last 24 hours, quiet ones included; the last has not ended."""
     last = timezone.now().replace(minute=0, second=0, microsecond=0)
     hours = [last - timedelta(hours=back) for back in range(_HOURS - 1, -1, -1)]
     lines = metering.usage(
         actor=actor, since=hours[0], until=last + timedelta(hours=1), by=metering.Dimension.HOUR
     )  # fmt: skip
-    counted = {line.label: line.requests for line in lines}
-    return charts.bars([(f"{hour:%H}:00", counted.get(hour.isoformat(), 0)) for hour in hours])
+    counted = {line.label: (line.requests, line.failed_requests + line.refused_requests) for line in lines}
+    return [Hour(f"{hour:%H}:00", *counted.get(hour.isoformat(), (0, 0))) for hour in hours]

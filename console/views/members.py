@@ -42,7 +42,7 @@ class InvitationForm(RoleForm):
 
     field_order = ("email", "role")
     email = forms.CharField(
-        label="E-mail address", max_length=254, widget=forms.EmailInput(attrs={"autocomplete": "off"})
+        label="Email address", max_length=254, widget=forms.EmailInput(attrs={"autocomplete": "off"})
     )
 
 

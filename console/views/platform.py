@@ -1,5 +1,6 @@
 """Pages of those who run the platform: the fleet, tenants and their limits."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,6 +36,10 @@ class LimitsForm(forms.Form):
     )
 
 
+_NOT_WANTED = (ReplicaState.WARM_IDLE, ReplicaState.ASLEEP, ReplicaState.COLD)
+"""A process that waits for a deployment, and what rests by its own policy: none of them is missing."""
+
+
 @require_GET
 @platform_page(Permission.PLATFORM_FLEET)
 def fleet(request: HttpRequest, actor: Actor) -> HttpResponse:
@@ -46,12 +51,14 @@ def fleet(request: HttpRequest, actor: Actor) -> HttpResponse:
         for node in deployments.list_fleet(actor=actor)
     ]
     lines = [line for _, replicas in nodes for line in replicas]
+    counted = Counter(line.replica.row.state for line in lines)
     open_requests, set_aside = metering.count_open(actor=actor)
     context = {
         "nodes": nodes,
-        "ready": sum(1 for line in lines if line.replica.row.state == ReplicaState.READY),
-        "warm_idle": sum(1 for line in lines if line.replica.row.state == ReplicaState.WARM_IDLE),
-        "total": len(lines),
+        "ready": counted[ReplicaState.READY],
+        "resting": counted[ReplicaState.ASLEEP] + counted[ReplicaState.COLD],
+        "warm_idle": counted[ReplicaState.WARM_IDLE],
+        "wanted": sum(number for state, number in counted.items() if state not in _NOT_WANTED),
         "running": sum(line.replica.report.load.num_running for line in lines if line.replica.report.load),
         "waiting": sum(line.replica.report.load.num_waiting for line in lines if line.replica.report.load),
         "open_requests": open_requests,

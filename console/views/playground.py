@@ -14,9 +14,11 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from console.access import member_page
+from console.templatetags.console import words
 from controlplane.deployments import selectors
 from controlplane.metering import selectors as metering
 from dataplane.contracts.headers import PUBLIC_REQUEST_ID
+from dataplane.contracts.usage import Outcome
 from tenants.actor import Actor
 from tenants.roles import Permission
 from tenants.services.keys import playground_key
@@ -25,6 +27,8 @@ MAX_BODY_BYTES = 256 * 1024
 """A prompt that is typed or pasted; applications send longer ones to the gateway."""
 _TIMEOUT = httpx.Timeout(None, connect=5.0)
 _UNREACHABLE = "The gateway cannot be reached. Try again in a moment."
+_REFUSED = (httpx.codes.BAD_REQUEST, httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
+"""Answers after which a request counts as refused, not as failed: the same as in its usage."""
 _SERVED_VERSION, _SERVED_REPLICA = "x-served-version", "x-served-replica"
 
 
@@ -49,6 +53,7 @@ def playground(request: HttpRequest, actor: Actor) -> HttpResponse:
         "deployments": [(item, *price_at(prices, item.deployment.id, now)) for item in callable_],
         "chosen": request.GET.get("model", ""),
         "gateway_url": f"{settings.PAGODA_GATEWAY_URL}/v1",
+        "outcomes": json.dumps({outcome.value: words(outcome.value) for outcome in Outcome}),
         "versions": json.dumps(
             {arm.version_id: f"{arm.version.model.name} v{arm.version.number}" for item in listed for arm in item.arms}
         ),
@@ -100,7 +105,8 @@ async def _relay(body: bytes, key: str) -> AsyncIterator[bytes]:
             httpx.AsyncClient(base_url=settings.PAGODA_GATEWAY_URL, timeout=_TIMEOUT, trust_env=False) as client,
             client.stream("POST", "/v1/chat/completions", content=body, headers=headers) as response,
         ):
-            yield _event("request", named(response.headers))
+            is_refused = response.status_code in _REFUSED
+            yield _event("request", {**named(response.headers), "is_refused": is_refused})
             if response.status_code != httpx.codes.OK:
                 yield b"data: " + await response.aread() + b"\n\n"
                 return

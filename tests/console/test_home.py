@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from console.views.home import judge, quota_bars
+from console.views.home import Hour, judge, quota_bars
 from console.views.usage import first_moment, moments
 from controlplane.deployments.selectors import DeploymentState, Standing
 from controlplane.metering.selectors import Dimension
@@ -16,28 +16,30 @@ def summary(standing: Standing = Standing.LIVE):
     return SimpleNamespace(name="chat", state=DeploymentState(standing))
 
 
-def failure(minutes_ago: int):
-    return SimpleNamespace(started_at=NOW - timedelta(minutes=minutes_ago))
-
-
 @pytest.mark.parametrize(
-    ("served", "errors", "badge"),
+    ("served", "failed", "badge"),
     [
-        ([], [], "Nothing served"),
-        ([summary()], [], "All well"),
-        ([summary(Standing.STARTING)], [], "Not ready"),
-        ([summary(Standing.FAILING)], [], "Not ready"),
-        ([summary(Standing.ASLEEP), summary(Standing.DISK)], [], "All well"),
-        ([summary(), summary(Standing.STARTING)], [failure(1)], "Not ready"),
-        ([summary()], [failure(59)], "Look here"),
-        ([summary()], [failure(61)], "All well"),
-        ([summary(Standing.PAUSED)], [], "Paused"),
-        ([summary(Standing.PAUSED), summary()], [], "All well"),
-        ([summary(Standing.ACTIVE)], [], "All well"),
+        ([], 0, "Nothing served"),
+        ([summary()], 0, "All well"),
+        ([summary(Standing.STARTING)], 0, "Not ready"),
+        ([summary(Standing.FAILING)], 0, "Not ready"),
+        ([summary(Standing.ASLEEP), summary(Standing.DISK)], 0, "All well"),
+        ([summary(), summary(Standing.STARTING)], 1, "Not ready"),
+        ([summary()], 1, "Look here"),
+        ([summary(Standing.PAUSED)], 0, "Paused"),
+        ([summary(Standing.PAUSED), summary()], 0, "All well"),
+        ([summary(Standing.ACTIVE)], 0, "All well"),
     ],
 )
-def test_the_verdict_names_what_is_wrong_first(served, errors, badge):
-    assert judge(served, errors, NOW).badge == badge
+def test_the_verdict_names_what_is_wrong_first(served, failed, badge):
+    assert judge(served, [Hour("13:00", 9, 9), Hour("14:00", 9, failed), Hour("15:00", 9, 0)]).badge == badge
+
+
+@pytest.mark.parametrize(("num_failed", "words"), [(1, "1 request failed or was refused"), (1234, "1,234 requests")])
+def test_the_verdict_tells_how_many_requests_failed_and_since_when(num_failed, words):
+    sentence = judge([summary()], [Hour("14:00", 9000, num_failed - 1), Hour("15:00", 9, 1)]).sentence
+    assert sentence.startswith(words)
+    assert sentence.endswith("since 14:00 UTC.")
 
 
 def test_a_bar_for_each_limit_that_is_set_and_a_warning_when_it_is_near():

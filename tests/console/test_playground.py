@@ -58,7 +58,12 @@ def test_the_stream_passes_through_after_an_event_that_says_who_answers(settings
 
     stream = with_gateway(settings, answer, lambda: relayed(b'{"model": "m"}', "pgd_secret"))
     first, *rest = events(stream)
-    assert json.loads(first) == {"request_id": "req_1", "version_id": "ver_1", "replica_id": "rep_1"}
+    assert json.loads(first) == {
+        "request_id": "req_1",
+        "version_id": "ver_1",
+        "replica_id": "rep_1",
+        "is_refused": False,
+    }
     assert rest == ['{"choices": []}', "[DONE]"]
     assert b"authorization: bearer pgd_secret" in seen["head"].lower()
     assert seen["body"] == b'{"model": "m"}'
@@ -73,7 +78,9 @@ def test_a_refusal_is_an_event_with_its_sentence(settings):
         writer.close()
 
     stream = with_gateway(settings, answer, relayed)
-    assert json.loads(events(stream)[-1])["error"]["message"] == "Too many requests a minute."
+    first, last = map(json.loads, events(stream))
+    assert first["is_refused"]
+    assert last["error"]["message"] == "Too many requests a minute."
 
 
 def test_a_gateway_that_is_away_is_an_event_too(settings):

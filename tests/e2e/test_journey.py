@@ -39,7 +39,7 @@ def test_a_key_made_in_the_console_calls_the_model_and_the_request_shows_up(visi
         page.goto("/t/acme/usage?range=24h&by=key")
         row = page.get_by_role("row").filter(has_text=chat.headers["x-request-id"])
         expect(row).to_contain_text("journey")
-        expect(row).to_contain_text("Stop" if answer.choices[0].finish_reason == "stop" else "Length")
+        expect(row).to_contain_text("Finished" if answer.choices[0].finish_reason == "stop" else "Token limit")
         total = page.locator("section", has_text="By key").get_by_role("row").filter(has_text="journey")
         expect(total.first.get_by_role("cell").nth(1)).to_have_text("4")
 
@@ -120,7 +120,7 @@ def test_stopping_or_closing_the_tab_frees_the_replica(way, visitor, product):
         wait_for(lambda: product.serving_replica()["load"]["num_running"] == 1, "a running request")
         if way == "stop":
             page.keyboard.press("Escape")
-            expect(page.locator("#ended")).to_have_text("Stopped by you")
+            expect(page.locator("#ended")).to_have_text("Stopped")
         else:
             page.close()
         wait_for(lambda: product.serving_replica()["load"]["num_running"] == 0, "an idle replica")

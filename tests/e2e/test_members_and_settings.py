@@ -10,7 +10,7 @@ def test_who_is_invited_opens_an_account_through_the_link_and_belongs(visitor):
     with visitor.window("user") as page:
         page.goto("/t/acme/members")
         page.get_by_role("link", name="Invite somebody").click()
-        page.get_by_label("E-mail address").fill(INVITED)
+        page.get_by_label("Email address").fill(INVITED)
         page.get_by_label("Viewer").check()
         page.get_by_role("button", name="Make the invitation").click()
         link = page.locator("#invitation-link").inner_text()

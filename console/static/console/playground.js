@@ -1,12 +1,18 @@
 // The playground: a form whose answer appears token by token, with what it took.
 "use strict";
 
+const pythonOf = (value) => Array.isArray(value)
+  ? `[\n${value.map((message) => `        {"role": ${JSON.stringify(message.role)}, "content": ${JSON.stringify(message.content)}},\n`).join("")}    ]`
+  : value === true ? "True" : JSON.stringify(value);
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+
 class Playground {
   constructor(root) {
     this.root = root;
     this.form = $("#prompt-form");
     this.answer = $("#answer");
     this.versions = JSON.parse(root.dataset.versions);
+    this.outcomes = JSON.parse(root.dataset.outcomes);
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.call) this.call.abort(); else this.send();
@@ -51,12 +57,13 @@ class Playground {
 
   showSnippet() {
     const url = this.root.dataset.gateway;
-    const json = JSON.stringify(this.body(), null, 2);
-    const python = json.replace(/: true\n}$/, ": True\n}").replace(/\n/g, "\n    ");
+    const body = this.body();
+    const json = JSON.stringify(body, null, 2);
+    const python = Object.entries(body).filter(([, value]) => value !== undefined).map(([name, value]) => `    ${name}=${pythonOf(value)},\n`).join("");
     $("#snippet-text").textContent = {
       curl: `curl -N ${url}/chat/completions \\\n  -H "Authorization: Bearer $PAGODA_API_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${json.replaceAll("'", "'\\''")}'`,
-      python: `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${url}", api_key=os.environ["PAGODA_API_KEY"])\nfor chunk in client.chat.completions.create(**${python}):\n    if chunk.choices:\n        print(chunk.choices[0].delta.content or "", end="", flush=True)`,
-      javascript: `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${url}", apiKey: process.env.PAGODA_API_KEY });\nconst stream = await client.chat.completions.create(${json});\nfor await (const chunk of stream) process.stdout.write(chunk.choices[0]?.delta?.content ?? "");`,
+      python: `import os\nfrom openai import OpenAI\n\nclient = OpenAI(\n    base_url="${url}",\n    api_key=os.environ["PAGODA_API_KEY"],\n)\nstream = client.chat.completions.create(\n${python})\nfor chunk in stream:\n    if chunk.choices:\n        text = chunk.choices[0].delta.content\n        print(text or "", end="", flush=True)`,
+      javascript: `import OpenAI from "openai";\n\nconst client = new OpenAI({\n  baseURL: "${url}",\n  apiKey: process.env.PAGODA_API_KEY,\n});\nconst stream = await client.chat.completions.create(${json});\nfor await (const chunk of stream) {\n  process.stdout.write(chunk.choices[0]?.delta?.content ?? "");\n}`,
     }[this.language];
   }
 
@@ -67,7 +74,8 @@ class Playground {
     try {
       await this.read(await this.open());
     } catch (error) {
-      if (error.name === "AbortError") this.finish("Stopped by you"); else this.finish("Failed", error.message);
+      if (error.name === "AbortError") this.finish("aborted");
+      else this.finish(this.isRefused ? "refused" : "failed", sentence(error.message));
     }
     this.call = undefined;
     this.setButton("Send");
@@ -75,7 +83,7 @@ class Playground {
 
   begin() {
     this.began = performance.now();
-    this.first = this.reason = undefined;
+    this.first = this.reason = this.isRefused = undefined;
     this.count = 0;
     const option = $("#model").selectedOptions[0];
     this.prices = option.dataset.input === undefined ? null : [Number(option.dataset.input), Number(option.dataset.output)];
@@ -120,7 +128,7 @@ class Playground {
 
   event(data) {
     if (data === "[DONE]") {
-      this.finish({ stop: "The model finished", length: "At the most tokens" }[this.reason] ?? "Finished");
+      this.finish(this.reason in this.outcomes ? this.reason : "stop");
       return true;
     }
     const message = JSON.parse(data);
@@ -139,7 +147,8 @@ class Playground {
     return false;
   }
 
-  showWho({ request_id, version_id, replica_id }) {
+  showWho({ request_id, version_id, replica_id, is_refused }) {
+    this.isRefused = is_refused;
     $("#request-id").textContent = request_id;
     $("#version").textContent = this.versions[version_id] || version_id || "–";
     $("#replica").textContent = replica_id || "–";
@@ -159,7 +168,8 @@ class Playground {
     if (this.last > this.first) $("#rate").textContent = ((this.count - 1) * 1000 / (this.last - this.first)).toFixed(1);
   }
 
-  finish(words, problem) {
+  finish(outcome, problem) {
+    const words = this.outcomes[outcome];
     this.answer.setAttribute("aria-busy", "false");
     $("#ended").textContent = words;
     $("#finished").textContent = problem ?? `Answer finished: ${this.count} tokens. ${words}.`;

@@ -167,6 +167,12 @@ async function parts(signal) {
   });
 }
 
+// The upload has ended, here or on a page before this one whose answer was lost: the version's page tells how.
+async function leave() {
+  await remember("delete", version).catch(() => {});
+  location.assign(`${page.base}versions/${version}`);
+}
+
 async function start() {
   run = new AbortController();
   const { signal } = run;
@@ -179,10 +185,10 @@ async function start() {
     const rest = await parts(signal);
     say("Uploading.");
     await Promise.all(Array.from({ length: LANES }, async () => { for (let part; (part = rest.shift());) await send(signal, part); }));
-    await patiently(signal, () => call(`uploads/${version}/complete`, {})).catch((error) => { if (error.status !== 409) throw error; });
-    await remember("delete", version).catch(() => {});
-    location.assign(`${page.base}versions/${version}`);
+    await patiently(signal, () => call(`uploads/${version}/complete`, {}));
+    await leave();
   } catch (error) {
+    if (version && error.status === 409) await leave();
     say(signal.aborted ? "Paused. What has arrived stays." : error.message);
     run.abort();
     go.textContent = "Resume";
