@@ -32,6 +32,7 @@ DEEDS: dict[str, str] = {
     "member.uninvite": "took back the invitation of",
     "price.set": "set the price of",
     "quota.set": "set",
+    "quota.set_serving": "set, for deployments,",
     "quota.set_storage": "set, for storage,",
     "tenant.create": "made the tenant",
     "tenant.resume": "resumed the tenant",

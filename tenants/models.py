@@ -16,6 +16,7 @@ from dataplane.contracts.keys import ENVIRONMENTS
 from tenants.ids import ID_MAX_CHARS, PublicId
 from tenants.managers import TenantManager
 from tenants.roles import Role, Scope
+from tenants.serving import ServingLimits
 from tenants.storage import StorageLimits
 
 SLUG_PATTERN = r"^[a-z][a-z0-9-]{1,38}[a-z0-9]$"
@@ -218,7 +219,7 @@ class ApiKeySecret(models.Model):
 class Quota(models.Model):
     """The limits of a tenant (``key`` is None) or of one of its keys. None is no limit of its own.
 
-    What is kept is the tenant's: a key has no limits of storage.
+    What is kept and what is deployed are the tenant's: a key has no limits of storage and serving.
     """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="quotas")
@@ -230,6 +231,8 @@ class Quota(models.Model):
     stored_bytes = models.BigIntegerField(null=True, blank=True)
     stored_files = models.IntegerField(null=True, blank=True)
     open_uploads = models.IntegerField(null=True, blank=True)
+    deployments = models.IntegerField(null=True, blank=True)
+    kept_replicas = models.IntegerField(null=True, blank=True)
     updated_at = models.DateTimeField(auto_now=True)
 
     objects = TenantManager()
@@ -239,12 +242,21 @@ class Quota(models.Model):
             models.UniqueConstraint(name="quota_of_tenant_once", fields=["tenant"], condition=Q(key__isnull=True)),
             *(
                 models.CheckConstraint(name=f"quota_{name}_positive", condition=Q(**{f"{name}__gte": 1}))
-                for name in (*Limits.__struct_fields__, *StorageLimits.__struct_fields__)
+                for name in (
+                    *Limits.__struct_fields__,
+                    *StorageLimits.__struct_fields__,
+                    *ServingLimits.__struct_fields__,
+                )
             ),
             models.CheckConstraint(
                 name="quota_of_key_without_storage",
                 condition=Q(key__isnull=True)
                 | Q(**{f"{name}__isnull": True for name in StorageLimits.__struct_fields__}),
+            ),
+            models.CheckConstraint(
+                name="quota_of_key_without_serving",
+                condition=Q(key__isnull=True)
+                | Q(**{f"{name}__isnull": True for name in ServingLimits.__struct_fields__}),
             ),
         ]
 
@@ -260,6 +272,11 @@ class Quota(models.Model):
     def storage(self) -> StorageLimits:
         """The limits of what the tenant keeps."""
         return StorageLimits(**{name: getattr(self, name) for name in StorageLimits.__struct_fields__})
+
+    @property
+    def serving(self) -> ServingLimits:
+        """The limits of what the tenant has served."""
+        return ServingLimits(**{name: getattr(self, name) for name in ServingLimits.__struct_fields__})
 
 
 class AuditEvent(models.Model):

@@ -11,6 +11,7 @@ from tenants.actor import Actor, looking_up, reading_as, require
 from tenants.errors import NotFound
 from tenants.models import ApiKey, AuditEvent, Invitation, KeyKind, Member, Quota, Tenant, User
 from tenants.roles import Permission
+from tenants.serving import ServingLimits
 
 AUDIT_PAGE_ROWS = 50
 
@@ -95,6 +96,14 @@ def tenant_limits(*, actor: Actor) -> Limits:
     with reading_as(actor):
         quota = Quota.objects.for_tenant(actor.tenant).filter(key=None).first()
     return quota.limits if quota else Limits()
+
+
+def tenant_serving(*, actor: Actor, tenant_id: str) -> ServingLimits:
+    """Return the limits that a tenant has of its own for what it has served: for those who run the platform."""
+    require(actor, Permission.PLATFORM_QUOTAS)
+    with reading_as(actor):
+        quota = Quota.objects.filter(tenant_id=tenant_id, key=None).first()
+    return quota.serving if quota else ServingLimits()
 
 
 def list_tenants(*, actor: Actor) -> list[tuple[Tenant, Limits]]:

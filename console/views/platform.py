@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -23,16 +24,30 @@ from tenants.actor import Actor
 from tenants.errors import Invalid
 from tenants.roles import Permission
 from tenants.services import quotas, tenancy
+from tenants.serving import DEFAULT_SERVING, ServingLimits
 
 
 class LimitsForm(forms.Form):
-    """The limits of a tenant; an empty field is no limit."""
+    """The limits of a tenant; an empty field is no limit, or the one that the field names."""
 
     requests_per_minute = forms.IntegerField(min_value=1, required=False)
     tokens_per_minute = forms.IntegerField(min_value=1, required=False, help_text="Input and output tokens together.")
     concurrent_requests = forms.IntegerField(min_value=1, required=False, label="Requests at a time")
     max_request_tokens = forms.IntegerField(
         min_value=1, required=False, label="Tokens of one request", help_text="Input and output tokens together."
+    )
+    deployments = forms.IntegerField(
+        min_value=1,
+        max_value=quotas.LIMIT_MAX,
+        required=False,
+        help_text=f"Paused ones included. Empty: {DEFAULT_SERVING.deployments}.",
+    )
+    kept_replicas = forms.IntegerField(
+        min_value=1,
+        max_value=quotas.LIMIT_MAX,
+        required=False,
+        label="Replicas kept ready",
+        help_text=f"By all deployments, at their schedules' busiest. Empty: {DEFAULT_SERVING.kept_replicas}.",
     )
 
 
@@ -102,19 +117,30 @@ def limits(request: HttpRequest, actor: Actor, slug: str) -> HttpResponse:
     """Edit the limits of a tenant; gateways obey within two seconds."""
     tenant = selectors.get_tenant(actor=actor, slug=slug)
     current = next(found for row, found in selectors.list_tenants(actor=actor) if row.id == tenant.id)
-    form = LimitsForm(request.POST or None, initial={name: getattr(current, name) for name in Limits.__struct_fields__})
+    serving = selectors.tenant_serving(actor=actor, tenant_id=tenant.id)
+    initial = msgspec.structs.asdict(current) | msgspec.structs.asdict(serving)
+    form = LimitsForm(request.POST or None, initial=initial)
     status = 200
     if request.method == "POST":
         status = 422
         if form.is_valid():
             try:
-                quotas.set_tenant_quota(actor=actor, tenant_id=tenant.id, limits=Limits(**form.cleaned_data))
+                _set_limits(actor, tenant.id, form.cleaned_data)
             except Invalid as error:
                 show_faults(form, error)
             else:
                 messages.success(request, f"The limits of {tenant.slug} are saved. The next admission obeys them.")
                 return redirect("console:tenants")
     return render(request, "console/pages/tenant_limits.html", {"tenant": tenant, "form": form}, status=status)
+
+
+def _set_limits(actor: Actor, tenant_id: str, filled: Mapping[str, int | None]) -> None:
+    """Save both kinds. Those of serving come second: the form knows their bounds, so they are not refused."""
+    limits_of_calls = Limits(**{name: filled[name] for name in Limits.__struct_fields__})
+    quotas.set_tenant_quota(actor=actor, tenant_id=tenant_id, limits=limits_of_calls)
+    serving = ServingLimits(**{name: filled[name] for name in ServingLimits.__struct_fields__})
+    if serving != selectors.tenant_serving(actor=actor, tenant_id=tenant_id):
+        quotas.set_tenant_serving(actor=actor, tenant_id=tenant_id, limits=serving)
 
 
 @require_http_methods(["GET", "POST"])

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from controlplane.api.access import PlatformView
 from controlplane.api.deployments import GrantSerializer, ReplicaSerializer, ShareSerializer
-from controlplane.api.inputs import LimitsSerializer, limits, read
+from controlplane.api.inputs import ClosedSerializer, LimitsSerializer, limits, read
 from controlplane.api.listing import list_of, listed
 from controlplane.api.me import TenantSerializer
 from controlplane.deployments import selectors as deployments
@@ -17,12 +17,23 @@ from controlplane.deployments import services
 from dataplane.contracts.catalog import Share
 from tenants.selectors import get_tenant, list_tenants
 from tenants.services import set_tenant_quota
+from tenants.services.quotas import set_tenant_serving
+from tenants.serving import ServingLimits
 
 
 class TenantWithLimitsSerializer(TenantSerializer):
     """A tenant and its limits."""
 
     limits = LimitsSerializer()
+
+
+class ServingLimitsSerializer(ClosedSerializer):
+    """What a tenant may have served; null is no limit of its own, the platform's holds."""
+
+    deployments = serializers.IntegerField(allow_null=True, help_text="paused ones included")
+    kept_replicas = serializers.IntegerField(
+        allow_null=True, help_text="kept ready without any demand by all of them, when their schedules ask for most"
+    )
 
 
 class FleetReplicaSerializer(ReplicaSerializer):
@@ -64,6 +75,20 @@ class TenantLimitsView(PlatformView):
         tenant = get_tenant(actor=self.actor, slug=slug)
         quota = set_tenant_quota(actor=self.actor, tenant_id=tenant.id, limits=limits(request.data))
         return Response(LimitsSerializer(quota.limits).data)
+
+
+class TenantServingView(PlatformView):
+    """What a tenant may have served."""
+
+    @extend_schema(
+        operation_id="set_tenant_serving", request=ServingLimitsSerializer, responses=ServingLimitsSerializer
+    )
+    def put(self, request: Request, slug: str) -> Response:
+        """Replace the tenant's limits of serving. What is served already stays."""
+        tenant = get_tenant(actor=self.actor, slug=slug)
+        own = ServingLimits(**read(ServingLimitsSerializer, request.data))
+        quota = set_tenant_serving(actor=self.actor, tenant_id=tenant.id, limits=own)
+        return Response(ServingLimitsSerializer(quota.serving).data)
 
 
 class FleetView(PlatformView):

@@ -58,6 +58,7 @@ urlpatterns = [
     path("api/v1/platform/tenants", platform.TenantsView.as_view(), name="platform-tenants"),
     path("api/v1/platform/tenants/<str:slug>/limits", platform.TenantLimitsView.as_view(), name="platform-limits"),
     path("api/v1/platform/tenants/<str:slug>/storage", uploads.TenantStorageView.as_view(), name="platform-storage"),
+    path("api/v1/platform/tenants/<str:slug>/serving", platform.TenantServingView.as_view(), name="platform-serving"),
     path("api/v1/platform/fleet", platform.FleetView.as_view(), name="platform-fleet"),
     path(
         "api/v1/platform/deployments/<str:deployment_id>/grants/<str:slug>",

@@ -122,6 +122,11 @@ class Deployment(models.Model):
         """When replicas are kept ready, as the catalog carries it."""
         return msgspec.convert(self.schedules, tuple[KeepWarm, ...])
 
+    @property
+    def most_kept_replicas(self) -> int:
+        """How many replicas stay ready without any demand when its schedules ask for most."""
+        return max([self.min_replicas, *(window.min_replicas for window in self.keep_warm)])
+
 
 class DeploymentArm(models.Model):
     """A version that takes a part of a deployment's traffic. At each commit the weights of a deployment sum to 100."""

@@ -1,4 +1,4 @@
-"""Limits of tenants and keys. They are decided in the data path; here is only what they are."""
+"""Limits of tenants and keys: here is only what they are. They are decided where each is used up."""
 
 import msgspec
 
@@ -9,6 +9,7 @@ from tenants.errors import Invalid, NotFound
 from tenants.models import ApiKey, KeyKind, Quota, Tenant
 from tenants.outbox import Topic
 from tenants.roles import Permission
+from tenants.serving import ServingLimits
 from tenants.storage import StorageLimits
 
 LIMIT_MAX = 2**31 - 1
@@ -58,6 +59,22 @@ def set_tenant_storage(*, actor: Actor, tenant_id: str, limits: StorageLimits) -
         NotFound: there is no such tenant.
         Invalid: a limit is not a positive number.
     """
+    return _replace_of_tenant(actor, tenant_id, limits, verb="quota.set_storage")
+
+
+def set_tenant_serving(*, actor: Actor, tenant_id: str, limits: ServingLimits) -> Quota:
+    """Replace the limits of what a tenant may have served. What is served already stays.
+
+    Raises:
+        Forbidden: the actor does not run the platform.
+        NotFound: there is no such tenant.
+        Invalid: a limit is not a positive number.
+    """
+    return _replace_of_tenant(actor, tenant_id, limits, verb="quota.set_serving")
+
+
+def _replace_of_tenant(actor: Actor, tenant_id: str, limits: StorageLimits | ServingLimits, *, verb: str) -> Quota:
+    """Replace limits that the control plane itself decides by: no other process needs to hear of them."""
     require(actor, Permission.PLATFORM_QUOTAS)
     _check(limits)
     with acting_as(actor):
@@ -65,15 +82,16 @@ def set_tenant_storage(*, actor: Actor, tenant_id: str, limits: StorageLimits) -
         if tenant is None:
             raise NotFound("There is no such tenant.")
         quota = Quota.objects.get_or_create(tenant=tenant, key=None)[0]
-        before, after = msgspec.structs.asdict(quota.storage), msgspec.structs.asdict(limits)
+        after = msgspec.structs.asdict(limits)
+        before = {name: getattr(quota, name) for name in after}
         for name, value in after.items():
             setattr(quota, name, value)
         quota.save()
-        audit.record(actor=actor, verb="quota.set_storage", target=quota, tenant=tenant, before=before, after=after)
+        audit.record(actor=actor, verb=verb, target=quota, tenant=tenant, before=before, after=after)
         return quota
 
 
-def _check(limits: Limits | StorageLimits) -> None:
+def _check(limits: Limits | StorageLimits | ServingLimits) -> None:
     most = {"stored_bytes": STORED_BYTES_MAX}
     faults = {
         name: f"A limit is a whole number from 1 to {most.get(name, LIMIT_MAX)}, or empty for none of its own."

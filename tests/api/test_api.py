@@ -120,6 +120,23 @@ def test_a_program_deploys_pauses_shares_and_deletes(program, personas):
     assert send(program, "GET", "/deployments") == {"data": []}
 
 
+def test_limits_of_serving_are_set_by_the_platform_and_a_refusal_names_them(program, root, personas):
+    limits = {"deployments": 1, "kept_replicas": 2}
+    assert send(root, "PUT", "/platform/tenants/acme/serving", limits) == limits
+    assert (
+        "kept_replicas" in error(root, "PUT", "/platform/tenants/acme/serving", limits | {"kept_replicas": 0})["fields"]
+    )
+    version = make_version(personas.acme)
+    body = {"name": "chat", "version_id": version.id, "engine": {"kv_memory_mb": 1}, "max_replicas": 64}
+    refusal = error(program, "POST", "/deployments", body | {"min_replicas": 3})
+    assert (refusal["code"], list(refusal["fields"])) == ("serving_limit", ["min_replicas"])
+    assert "2 are allowed" in refusal["message"]
+    send(program, "POST", "/deployments", body | {"min_replicas": 2}, 201)
+    assert (
+        "1 deployments" in error(program, "POST", "/deployments", body | {"name": "more", "min_replicas": 0})["message"]
+    )
+
+
 def test_a_guest_is_told_a_name_to_call_and_no_settings(program, root, personas):
     mallory = Client()
     mallory.force_login(personas.mallory)

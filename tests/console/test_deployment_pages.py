@@ -138,6 +138,7 @@ def test_the_form_shows_what_is_set_and_a_time_without_days_goes_away(alice, cha
             {"window0-days": ["0"], "window0-begin": "20:00", "window0-end": "06:00", "window0-replicas": "1"},
             "What goes over midnight takes two",
         ),
+        ({"min_replicas": "5", "max_replicas": "5"}, "4 are allowed"),
         ({"revision": "7"}, "were changed since you read them"),
         ({"revision": "x"}, "were changed since you read them"),
         ({"revision": "1" * 5_000}, "were changed since you read them"),

@@ -13,7 +13,8 @@ from controlplane.metering.services import ingest
 from dataplane.contracts.ids import Kind, new_id
 from dataplane.contracts.replica import Device, NodeReport, ReplicaState, Tier, TierCost
 from tenants.actor import acting_as, platform_actor, system_actor
-from tenants.selectors import get_tenant, list_tenants
+from tenants.selectors import get_tenant, list_tenants, tenant_serving
+from tenants.serving import ServingLimits
 
 FORM = {
     "requests_per_minute": "60", "tokens_per_minute": "", "concurrent_requests": "4", "max_request_tokens": "",
@@ -71,6 +72,18 @@ def test_a_limit_that_is_none_is_refused_at_its_field_and_changes_nothing(value,
     assert answer.status_code == 422
     assert answer.content.decode().count('class="error"') == 1
     assert limits_of(personas).concurrent_requests is None
+
+
+def test_limits_of_serving_are_edited_beside_the_others(root, personas):
+    page_url = "/platform/tenants/acme/limits"
+    assert root.post(page_url, FORM | {"deployments": "7", "kept_replicas": "6"}).status_code == 302
+    found = tenant_serving(actor=platform_actor(personas.root), tenant_id=personas.acme.id)
+    assert (found, limits_of(personas).requests_per_minute) == (ServingLimits(deployments=7, kept_replicas=6), 60)
+    text = page(root, page_url)
+    for words in ('value="7"', 'value="6"', "Empty: 20", "Empty: 4"):
+        assert words in text
+    assert root.post(page_url, FORM | {"deployments": "", "kept_replicas": "2147483648"}).status_code == 422
+    assert tenant_serving(actor=platform_actor(personas.root), tenant_id=personas.acme.id) == found
 
 
 def test_a_form_without_fields_lifts_no_limit(root, personas):

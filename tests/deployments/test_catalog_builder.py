@@ -127,7 +127,7 @@ def test_a_change_committed_late_still_gets_a_number_of_its_own(committed, perso
 
 def test_builders_that_race_agree_on_one_number(committed, personas):
     for round_ in range(5):
-        deploy(personas.acme, name=f"d{round_}")
+        deploy(personas.acme, name=f"d{round_}", min_replicas=0)
         barrier = Barrier(4)
 
         def build(barrier: Barrier = barrier) -> tuple[int, int]:

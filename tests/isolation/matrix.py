@@ -95,6 +95,7 @@ api:request GET                                       401   200 200   200  403  
 api:platform-tenants GET                              401   404 404   404  404     404  200  404  404  401
 api:platform-limits PUT                               401   404 404   404  404     404  422  404  404  401
 api:platform-storage PUT                              401   404 404   404  404     404  422  404  404  401
+api:platform-serving PUT                              401   404 404   404  404     404  422  404  404  401
 api:platform-fleet GET                                401   404 404   404  404     404  200  404  404  401
 api:platform-grant PUT                                401   404 404   404  404     404  422  404  404  401
 api:platform-grant DELETE                             401   404 404   404  404     404  409  404  404  401

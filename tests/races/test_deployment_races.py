@@ -13,7 +13,7 @@ from domain import PLATFORM, deploy, make_version
 
 from controlplane.deployments import catalog, services
 from controlplane.deployments.models import Deployment
-from controlplane.deployments.services import Changes
+from controlplane.deployments.services import Changes, ServingLimitReached
 from controlplane.registry.lifecycle import delete_version
 from controlplane.registry.models import ModelVersion
 from dataplane.contracts import catalog as contract
@@ -59,7 +59,7 @@ def verbs() -> Counter[str]:
 
 def test_of_two_guarantees_that_do_not_fit_together_one_is_refused(committed, personas):
     for number in range(5):
-        deployment = deploy(personas.acme, name=f"chat{number}")
+        deployment = deploy(personas.acme, name=f"chat{number}", min_replicas=0)
 
         def guarantee(slug: str, deployment: Deployment = deployment) -> object:
             return services.set_grant(
@@ -81,6 +81,33 @@ def test_of_many_deployments_of_one_name_one_is_made(committed, personas, many):
     assert outcomes(results) == {"Deployment": 1, "Conflict": many - 1}
     with acting_as(PLATFORM):
         assert Deployment.objects.count() == 1
+
+
+@pytest.mark.parametrize("many", MANY)
+def test_deployments_made_changed_and_resumed_at_once_count_each_others_replicas(committed, personas, many):
+    changed, resumed = (
+        deploy(personas.acme, name=name, min_replicas=least, max_replicas=2)
+        for name, least in (("changed", 0), ("resumed", 1))
+    )
+    services.pause_deployment(actor=PLATFORM, deployment_id=resumed.id)
+    version = make_version(personas.acme)
+    makes = [
+        partial(deploy, personas.acme, f"chat{number}", version, min_replicas=2, max_replicas=2)
+        for number in range(many)
+    ]
+    results = at_once(
+        partial(
+            services.configure_deployment,
+            actor=PLATFORM, deployment_id=changed.id, revision=1, changes=Changes(min_replicas=2),
+        ),
+        partial(services.resume_deployment, actor=PLATFORM, deployment_id=resumed.id),
+        *makes,
+    )  # fmt: skip
+    assert all(isinstance(result, Deployment | ServingLimitReached) for result in results)
+    with acting_as(PLATFORM):
+        active = list(Deployment.objects.filter(state="active"))
+    kept = sum(deployment.min_replicas for deployment in active)
+    assert kept in (3, 4), "one more of two replicas would have had room, or one was let in too many"
 
 
 @pytest.mark.parametrize("many", MANY)

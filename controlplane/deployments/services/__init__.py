@@ -9,12 +9,14 @@ from controlplane.deployments.services.lifecycle import (
     pause_deployment,
     resume_deployment,
 )
+from controlplane.deployments.services.limits import ServingLimitReached
 from controlplane.deployments.services.settings import Changes, configure_deployment
 
 __all__ = [
     "DEFAULT_KV_MEMORY_MB",
     "OWNER_GUARANTEE",
     "Changes",
+    "ServingLimitReached",
     "configure_deployment",
     "delete_deployment",
     "deploy_version",

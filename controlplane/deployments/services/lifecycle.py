@@ -8,7 +8,7 @@ from django.utils import timezone
 from controlplane.deployments import bounds, dependents
 from controlplane.deployments.capacity import pool_tokens
 from controlplane.deployments.models import TRANSITIONS, Deployment, DeploymentArm, DeploymentState, Grant
-from controlplane.deployments.services import rows
+from controlplane.deployments.services import limits, rows
 from controlplane.registry.lifecycle import InUse
 from dataplane.contracts.catalog import EngineSettings, IdlePolicy, KeepWarm
 from tenants import audit
@@ -54,6 +54,7 @@ def deploy_version(
         NotFound: there is no such version for the actor.
         Invalid: a name or setting is refused.
         Conflict: the version is not ready, or the name is taken.
+        ServingLimitReached: the tenant may not have that much served.
     """
     require(actor, Permission.DEPLOYMENTS_WRITE)
     settings, policy = engine or EngineSettings(), idle or IdlePolicy()
@@ -68,17 +69,19 @@ def deploy_version(
     )
     devices = rows.known_devices()
     taken = f"A deployment called {name} exists already. Choose another name, or delete it first."
+    kept = {
+        "name": name, "min_replicas": min_replicas, "max_replicas": max_replicas,
+        **msgspec.structs.asdict(settings), **msgspec.structs.asdict(policy),
+        "schedules": msgspec.to_builtins(schedules),
+    }  # fmt: skip
+    deployment = Deployment(tenant=actor.tenant, owner=actor.tenant.slug, **kept)
     with refusing("deployment_name_once", taken), acting_as(actor):
+        limits.claim(actor.tenant, deployments=1, kept_replicas=deployment.most_kept_replicas)
         version = rows.locked_version(actor.tenant, version_id)
         rows.require_context([version], settings)
         rows.require_device([version], settings, devices)
         rows.require_fit([version], settings, {}, min_replicas, at_fault=["kv_memory_mb"])
-        kept = {
-            "name": name, "min_replicas": min_replicas, "max_replicas": max_replicas,
-            **msgspec.structs.asdict(settings), **msgspec.structs.asdict(policy),
-            "schedules": msgspec.to_builtins(schedules),
-        }  # fmt: skip
-        deployment = Deployment.objects.create(tenant=actor.tenant, owner=actor.tenant.slug, **kept)
+        deployment.save(force_insert=True)
         DeploymentArm.objects.create(
             tenant=actor.tenant, deployment=deployment, version=version, name="stable", weight=100
         )
@@ -107,6 +110,7 @@ def resume_deployment(*, actor: Actor, deployment_id: str) -> Deployment:
         Forbidden: the actor may not change deployments.
         NotFound: there is no such deployment for the actor.
         Conflict: its state does not lead there.
+        ServingLimitReached: the tenant may not keep that many replicas ready.
     """
     return _change_state(actor, deployment_id, DeploymentState.ACTIVE, "deployment.resume")
 
@@ -140,6 +144,8 @@ def _change_state(
             raise Conflict(f"{deployment.name} is {old.value}, so it cannot become {new.value}.")
         if new is DeploymentState.DELETED:
             _require_confirmation(deployment, confirm)
+        if new is DeploymentState.ACTIVE:  # paused, it kept nothing
+            limits.claim(deployment.tenant, kept_replicas=deployment.most_kept_replicas, at_fault=())
         deployment.state = new
         deployment.deleted_at = timezone.now() if new is DeploymentState.DELETED else None
         deployment.save(update_fields=["state", "deleted_at"])

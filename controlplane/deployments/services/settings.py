@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from controlplane.deployments import bounds
-from controlplane.deployments.models import Deployment
-from controlplane.deployments.services import rows
+from controlplane.deployments.models import Deployment, DeploymentState
+from controlplane.deployments.services import limits, rows
 from dataplane.contracts.catalog import KeepWarm
 from dataplane.contracts.replica import Device
 from tenants import audit
@@ -19,6 +19,8 @@ from tenants.roles import Permission
 
 _POOL_FIELDS = ("kv_memory_mb", "dtype", "block_size", "min_replicas")
 """What the size of the KV pool follows from."""
+_KEEPING_FIELDS = ("min_replicas", "schedules")
+"""What the number of replicas that are kept ready follows from."""
 _DEVICE_FIELDS = frozenset({"device", "dtype", "kv_memory_mb"})
 """What a replica's place depends on. Other changes are not stopped by a fleet that has shrunk since."""
 
@@ -60,6 +62,7 @@ def configure_deployment(*, actor: Actor, deployment_id: str, revision: int, cha
         NotFound: there is no such deployment for the actor.
         Conflict: the settings were changed since ``revision``.
         Invalid: a setting is refused, or the shares promised to its tenants would not fit the KV pool any more.
+        ServingLimitReached: the tenant may not keep that many replicas ready.
     """
     require(actor, Permission.DEPLOYMENTS_WRITE)
     devices = rows.known_devices()
@@ -77,9 +80,14 @@ def configure_deployment(*, actor: Actor, deployment_id: str, revision: int, cha
         after = {name: value for name, value in asked.items() if value != before[name]}
         if not after:
             return deployment
+        kept_before = deployment.most_kept_replicas
         for name, value in after.items():
             setattr(deployment, name, value)
         _check(deployment, after.keys(), devices)
+        if deployment.state == DeploymentState.ACTIVE:  # paused, it keeps nothing: resuming it is judged
+            more = deployment.most_kept_replicas - kept_before
+            at_fault = [name for name in _KEEPING_FIELDS if name in after]
+            limits.claim(deployment.tenant, kept_replicas=more, at_fault=at_fault)
         deployment.revision += 1
         deployment.save(update_fields=["revision", *after])
         rows.announce(Topic.DEPLOYMENT, deployment)
