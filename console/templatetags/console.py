@@ -20,7 +20,7 @@ _STATE_TONES = {
     "live": "good",
     "asleep": "info",
     "warm": "info",
-    "on_disk": "info",
+    "on disk": "info",
     "cold": "info",
     "failing": "bad",
     "dead": "bad",
@@ -53,7 +53,7 @@ _STATE_TONES = {
 _OUTCOMES = {"stop": "Finished", "length": "Token limit", "aborted": "Stopped"}
 """How a request ended, where the wire's word says little to a reader."""
 _TIERS = {"asleep": "asleep", "warm": "warm", "disk": "on disk", "store": "in store"}
-_ORIGINS = {"asleep": "from sleep", "warm": "from warm", "disk": "from disk", "store": "from the store"}
+_ORIGINS = {"asleep": "from sleep", "warm": "from warm", "disk": "from disk", "store": "from store"}
 _KIB = 1024
 _SCOPES: dict[str, str] = {
     Scope.INFERENCE: "call models",

@@ -102,7 +102,12 @@ def _tab_context(actor: Actor, summary: selectors.DeploymentSummary, tab: str) -
         return {}
     if tab == "replicas":
         replicas = selectors.list_replicas(actor=actor, deployment_id=deployment_id)
-        return {"replicas": [(each, pool_meter(each)) for each in replicas], "strip": strip(replicas)}
+        living = [each for each in replicas if each.row.state != ReplicaState.STOPPED]
+        return {
+            "replicas": [(each, pool_meter(each)) for each in living],
+            "strip": strip(living),
+            "ended": [each.row for each in replicas if each.row.state == ReplicaState.STOPPED],
+        }
     pool = selectors.get_pool(actor=actor, deployment_id=deployment_id)
     return {
         "pool": pool,

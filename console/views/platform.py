@@ -1,7 +1,7 @@
 """Pages of those who run the platform: the fleet, tenants and their limits."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -18,7 +18,7 @@ from controlplane.deployments import selectors as deployments
 from controlplane.metering import selectors as metering
 from dataplane.contracts.catalog import Limits
 from dataplane.contracts.generation import TenantLoad
-from dataplane.contracts.replica import ReplicaState
+from dataplane.contracts.replica import TRIAL_PREFIX, ReplicaState
 from tenants import selectors
 from tenants.actor import Actor
 from tenants.errors import Invalid
@@ -51,8 +51,9 @@ class LimitsForm(forms.Form):
     )
 
 
-_NOT_WANTED = (ReplicaState.WARM_IDLE, ReplicaState.ASLEEP, ReplicaState.COLD)
-"""A process that waits for a deployment, and what rests by its own policy: none of them is missing."""
+_AT_REST = (ReplicaState.ASLEEP, ReplicaState.COLD)
+"""What rests by its deployment's own policy is not missing."""
+_TRIAL = "Check of a version"
 
 
 @require_GET
@@ -62,10 +63,10 @@ def fleet(request: HttpRequest, actor: Actor) -> HttpResponse:
     names = {item.id: f"{item.owner}/{item.name}" for item in deployments.list_all_deployments(actor=actor)}
     slugs = {tenant.id: tenant.slug for tenant, _ in selectors.list_tenants(actor=actor)}
     nodes = [
-        (node.node, [_replica_line(replica, names, slugs) for replica in node.replicas])
+        (node.node, *parted([_replica_line(replica, names, slugs) for replica in node.replicas]))
         for node in deployments.list_fleet(actor=actor)
     ]
-    lines = [line for _, replicas in nodes for line in replicas]
+    lines = [line for _, living, _ in nodes for line in living]
     counted = Counter(line.replica.row.state for line in lines)
     open_requests, set_aside = metering.count_open(actor=actor)
     context = {
@@ -73,7 +74,7 @@ def fleet(request: HttpRequest, actor: Actor) -> HttpResponse:
         "ready": counted[ReplicaState.READY],
         "resting": counted[ReplicaState.ASLEEP] + counted[ReplicaState.COLD],
         "warm_idle": counted[ReplicaState.WARM_IDLE],
-        "wanted": sum(number for state, number in counted.items() if state not in _NOT_WANTED),
+        "wanted": sum(1 for line in lines if line.name and line.replica.row.state not in _AT_REST),
         "running": sum(line.replica.report.load.num_running for line in lines if line.replica.report.load),
         "waiting": sum(line.replica.report.load.num_waiting for line in lines if line.replica.report.load),
         "open_requests": open_requests,
@@ -85,20 +86,33 @@ def fleet(request: HttpRequest, actor: Actor) -> HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLine:
-    """A replica as the fleet's page shows it: ``loads`` are (slug, what the tenant holds and waits for)."""
+    """A replica as the fleet's page shows it.
+
+    ``name`` is its deployment's, empty where it serves none; ``role`` says what it is there for; ``loads`` are (slug,
+    what the tenant holds and waits for).
+    """
 
     replica: deployments.Replica
     name: str
+    role: str
     meter: charts.Meter | None
     loads: tuple[tuple[str, TenantLoad], ...]
+
+
+def parted(lines: Sequence[ReplicaLine]) -> tuple[list[ReplicaLine], list[ReplicaLine]]:
+    """Part replicas that live from those that have ended."""
+    living = [line for line in lines if line.replica.row.state != ReplicaState.STOPPED]
+    return living, [line for line in lines if line.replica.row.state == ReplicaState.STOPPED]
 
 
 def _replica_line(replica: deployments.Replica, names: Mapping[str, str], slugs: Mapping[str, str]) -> ReplicaLine:
     load = replica.report.load
     parts = [("In use", load.owned_blocks), ("Cached", load.cached_blocks)] if load else []
+    deployment_id = replica.row.deployment_id
     return ReplicaLine(
         replica=replica,
-        name=names.get(replica.row.deployment_id, ""),
+        name=names.get(deployment_id, ""),
+        role=_TRIAL if deployment_id.startswith(TRIAL_PREFIX) else names.get(deployment_id, "Spare process"),
         meter=charts.meter(parts, load.total_blocks) if load else None,
         loads=tuple((slugs.get(held.tenant_id, held.tenant_id), held) for held in replica.report.tenants),
     )

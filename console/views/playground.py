@@ -23,6 +23,7 @@ from tenants.actor import Actor
 from tenants.roles import Permission
 from tenants.services.keys import playground_key
 
+_RESTING = (selectors.Standing.ASLEEP, selectors.Standing.WARM, selectors.Standing.DISK)
 MAX_BODY_BYTES = 256 * 1024
 """A prompt that is typed or pasted; applications send longer ones to the gateway."""
 _TIMEOUT = httpx.Timeout(None, connect=5.0)
@@ -51,6 +52,7 @@ def playground(request: HttpRequest, actor: Actor) -> HttpResponse:
     now = timezone.now()
     context = {
         "deployments": [(item, *price_at(prices, item.deployment.id, now)) for item in callable_],
+        "resting": _RESTING,
         "chosen": request.GET.get("model", ""),
         "gateway_url": f"{settings.PAGODA_GATEWAY_URL}/v1",
         "outcomes": json.dumps({outcome.value: words(outcome.value) for outcome in Outcome}),

@@ -87,7 +87,9 @@ class Playground {
     this.count = 0;
     const option = $("#model").selectedOptions[0];
     this.prices = option.dataset.input === undefined ? null : [Number(option.dataset.input), Number(option.dataset.output)];
-    this.answer.textContent = "";
+    this.answer.replaceChildren(Object.assign(document.createElement("span"), {
+      className: "muted", textContent: option.dataset.wait ?? "Waiting for the first token.",
+    }));
     this.answer.setAttribute("aria-busy", "true");
     for (const id of ["ttft", "rate", "tokens", "cost", "ended", "version", "replica", "request-id"]) $(`#${id}`).textContent = "–";
     $("#finished").textContent = "";
@@ -139,6 +141,7 @@ class Playground {
     if (choice?.finish_reason) this.reason = choice.finish_reason;
     if (choice?.delta?.content) {
       this.last = performance.now();
+      if (!this.first) this.answer.textContent = "";
       this.first ??= this.last;
       this.count += 1;
       this.answer.append(choice.delta.content);
@@ -171,6 +174,7 @@ class Playground {
   finish(outcome, problem) {
     const words = this.outcomes[outcome];
     this.answer.setAttribute("aria-busy", "false");
+    if (!this.first) this.answer.textContent = "";
     $("#ended").textContent = words;
     $("#finished").textContent = problem ?? `Answer finished: ${this.count} tokens. ${words}.`;
     if (!problem) return;
