@@ -251,7 +251,11 @@ class TrialRequest(msgspec.Struct, frozen=True):
 
 
 class TrialState(StrEnum):
-    """How a trial stands. FAILED is the version's fault; GIVEN_UP is the fleet's: no room, or no end in time."""
+    """How a trial stands.
+
+    FAILED is the version's fault. GIVEN_UP is ours and is tried again: no room, no end in time, or files that the store
+    or the node's disk did not give.
+    """
 
     RUNNING = "running"
     PASSED = "passed"

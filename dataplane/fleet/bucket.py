@@ -95,4 +95,6 @@ class Bucket:
                 ) from error
             raise VersionError(f"{file.name}: the store refuses to give blob {file.sha256}: {error}") from error
         except BotoCoreError as error:
-            raise VersionError(f"{file.name}: the store does not give blob {file.sha256}: {error}") from error
+            # The library's words have the store's address in them, and tenants read ours.
+            kind = type(error).__name__
+            raise VersionError(f"{file.name}: the store does not give blob {file.sha256} ({kind})") from error

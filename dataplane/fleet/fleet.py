@@ -127,7 +127,8 @@ class Fleet:
         self._wake.set()
 
     def try_out(self, request: TrialRequest) -> None:
-        """Begin a trial, unless one of the same version runs."""
+        """Begin a trial, unless one of the same version runs. What kept the last one from its files may be mended."""
+        self._preparation.retry(request.version.id)
         self.trials.begin(request, time.monotonic())
         self._wake.set()
 
@@ -191,7 +192,8 @@ class Fleet:
             if trials.is_trial(deployment_id):
                 version = self._preparation.views.get(version_id)
                 if version is not None and version.cause:
-                    self.trials.failed(deployment_id, version.cause)
+                    # The control plane has just read these very files: what is wrong is between its store and here.
+                    self.trials.given_up(deployment_id, version.cause)
                 else:
                     self.trials.waits(deployment_id, vacancy.cause)
 

@@ -63,6 +63,12 @@ class Preparation:
         if view is not None and view.ready:
             del self.views[version_id]
 
+    def retry(self, version_id: str) -> None:
+        """Have a version that could not be prepared tried again without a wait."""
+        view = self.views.get(version_id)
+        if view is not None and view.cause:
+            del self.views[version_id]
+
     def keep(self, versions: Mapping[str, VersionEntry], digests_in_use: Iterable[str]) -> None:
         """Forget all versions but these and those in use, and remove what is kept of them on disk."""
         self.views = {version_id: view for version_id, view in self.views.items() if version_id in versions}
@@ -107,7 +113,8 @@ class Preparation:
                 draw=random.random(),  # noqa: S311 - jitter
             )
             if version.id not in self._failures:
-                _log.error("version.not_prepared", version_id=version.id, cause=str(error))
+                behind = repr(error.__cause__) if error.__cause__ else ""
+                _log.error("version.not_prepared", version_id=version.id, cause=str(error), behind=behind)
             self._failures[version.id] = history
             view = VersionView(ready=False, cause=str(error), retry_at_s=history.retry_at_s)
         else:

@@ -77,13 +77,17 @@ class Trials:
         """End a trial: the version did not load, or did not answer."""
         self._end(deployment, TrialState.FAILED, cause)
 
+    def given_up(self, deployment: str, cause: str) -> None:
+        """End a trial: this node could not make it, and the version is not to blame."""
+        self._end(deployment, TrialState.GIVEN_UP, cause)
+
     def expire(self, now_s: float) -> None:
         """End those that take too long."""
         for version_id, (_, begun_s) in list(self._running.items()):
             if now_s - begun_s > LONGEST_S:
                 why = self._reports[version_id].cause
                 cause = f"not over after {LONGEST_S:.0f} s; at last: {why}"
-                self._end(deployment_id(version_id), TrialState.GIVEN_UP, cause)
+                self.given_up(deployment_id(version_id), cause)
 
     def _end(self, deployment: str, state: TrialState, cause: str, first_token_ms: int = 0) -> None:
         version_id = deployment.removeprefix(TRIAL_PREFIX)

@@ -26,7 +26,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class VersionError(Exception):
-    """A version cannot be served from this node; the sentence names the file, what is wrong and the mend."""
+    """A version cannot be served from this node; the sentence names the file, what is wrong and the mend.
+
+    Its tenant reads it: what only the platform may know, such as paths and the store's address, is in the cause's.
+    """
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -109,7 +112,8 @@ class Versions:
             if not self._is_current(folder, version):
                 self._link(folder, version)
         except OSError as error:
-            raise VersionError(f"the folder of version {version.id} cannot be made: {error}") from error
+            reason = error.strerror or type(error).__name__  # without the path: tenants read this
+            raise VersionError(f"the folder of version {version.id} cannot be made: {reason}") from error
         return folder
 
     def _blob(self, file: VersionFile) -> Path:

@@ -1,5 +1,6 @@
 """A fleet with scripted workers: idle deployments step down and come back, and versions are tried."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,13 +192,29 @@ def test_a_version_that_does_not_answer_fails_its_trial_with_the_cause(
     assert words in report.cause
 
 
-def test_a_version_whose_bytes_are_missing_fails_its_trial_and_an_unknown_one_is_not_found(
+def test_a_store_or_a_disk_that_does_not_give_the_bytes_is_not_held_against_a_version(
     home: Home, fleet: FleetProcess
 ) -> None:
     version = home.fake("ver-lost")
-    home.blob(version.files[0].sha256).unlink()
-    report = try_out(fleet, TrialRequest(version, EngineSettings()))
-    assert (report.state, "is missing from the store" in report.cause) == (TrialState.FAILED, True)
+    blob = home.blob(version.files[0].sha256)
+    request, content = TrialRequest(version, EngineSettings()), blob.read_bytes()
+    blob.unlink()
+    report = try_out(fleet, request)
+    assert (report.state, "is missing from the store" in report.cause) == (TrialState.GIVEN_UP, True)
+    blob.write_bytes(content)
+    folders = home.path / "versions"
+    shutil.rmtree(folders, ignore_errors=True)
+    folders.write_text("a disk on which no folder can be made")
+    report = try_out(fleet, request)
+    assert (report.state, "cannot be made" in report.cause) == (TrialState.GIVEN_UP, True)
+    assert str(home.path) not in report.cause
+    folders.unlink()
+    assert try_out(fleet, request).state is TrialState.PASSED
+
+
+def test_a_trial_that_nobody_asked_for_is_not_found_and_a_question_of_another_form_is_refused(
+    fleet: FleetProcess,
+) -> None:
     assert fleet.http.get("/trials/ver-unknown").status_code == 404
     for path in ("/trials", "/demand"):
         refused = fleet.http.post(path, content=b"{}")
