@@ -11,7 +11,7 @@ from controlplane.jobs.lease import JobState
 from controlplane.jobs.models import Job
 from controlplane.metering.services import ingest
 from dataplane.contracts.ids import Kind, new_id
-from dataplane.contracts.replica import Device, NodeReport, ReplicaState, Tier, TierCost
+from dataplane.contracts.replica import TRIAL_PREFIX, Device, NodeReport, ReplicaState, Tier, TierCost
 from tenants.actor import acting_as, platform_actor, system_actor
 from tenants.selectors import get_tenant, list_tenants, tenant_serving
 from tenants.serving import ServingLimits
@@ -30,6 +30,22 @@ def test_the_fleet_shows_replicas_with_whose_blocks_they_hold(root, busy):
     for words in ("Node n1", "acme/chat", "rep_0", "In use 20", "Free 100", ">acme<"):
         assert words in text, words
     assert "<html" not in page(root, "/platform/fleet", hx_request="true")
+
+
+def test_the_fleet_misses_no_replica_that_rests_is_spare_tries_a_version_or_has_ended(root, busy):
+    chat = {"deployment_id": busy.deployment.id, "cause": "told"}
+    trial = {"deployment_id": f"{TRIAL_PREFIX}{busy.version.id}", "cause": "told"}
+    report_node([
+        SimpleNamespace(replica_id="rep_1", state=ReplicaState.READY, **chat),
+        SimpleNamespace(replica_id="rep_2", state=ReplicaState.LOADING, **chat),
+        SimpleNamespace(replica_id="rep_3", state=ReplicaState.ASLEEP, **chat),
+        SimpleNamespace(replica_id="rep_4", state=ReplicaState.STOPPED, **chat),
+        SimpleNamespace(replica_id="rep_5", state=ReplicaState.WARM_IDLE, cause="waits"),
+        SimpleNamespace(replica_id="rep_6", state=ReplicaState.LOADING, **trial),
+    ])  # fmt: skip
+    text = page(root, "/platform/fleet")
+    for words in ("1 <small>of 2", "Spare process", "Check of a version", "Ended: 1 process<"):
+        assert words in text, words
 
 
 @pytest.mark.parametrize(

@@ -81,3 +81,17 @@ def test_states_are_words_with_a_tone():
         "info",
         "",
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("stop", "Finished"),
+        ("length", "Token limit"),
+        ("aborted", "Stopped"),
+        ("refused", "Refused"),
+        ("warm_idle", "Warm idle"),
+    ],
+)
+def test_a_state_and_how_a_request_ended_are_words(state, text):
+    assert words.words(state) == text

@@ -4,6 +4,7 @@
 const POLL_ACTIVE_MS = 3000;
 const POLL_HIDDEN_MS = 60000;
 const $ = (selector, within = document) => within.querySelector(selector);
+const all = (selector, within) => [...within.querySelectorAll(selector)];
 
 // --- Copy buttons
 
@@ -48,10 +49,11 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) schedulePoll(); else poll();
 });
 
-// --- What a swap must not move: the focus, and tables that were scrolled sideways
+// --- What a swap must not move: the focus, what was unfolded, and tables that were scrolled sideways
 
 const FOCUSABLE = "a[href], button, input, select, textarea, [tabindex]";
-const likeness = (element) => [element.tagName, element.getAttribute("href"), element.getAttribute("aria-label") ?? element.textContent].join();
+const STATEFUL = "details, .table-wrap";
+const likeness = (each) => [each.tagName, each.getAttribute("href"), each.getAttribute("aria-label") ?? each.textContent].join();
 let kept;
 
 document.addEventListener("htmx:beforeSwap", ({ detail }) => {
@@ -63,15 +65,14 @@ document.addEventListener("htmx:beforeSwap", ({ detail }) => {
   $("#toasts .stale")?.remove();
   kept = {
     focused: part.contains(document.activeElement) ? likeness(document.activeElement) : "",
-    scrolled: [...part.querySelectorAll(".table-wrap")].map((table) => table.scrollLeft),
+    states: all(STATEFUL, part).map(({ open, scrollLeft }) => ({ open, scrollLeft })),
   };
 });
 
-document.addEventListener("htmx:afterSwap", ({ detail }) => {
+document.addEventListener("htmx:afterSwap", ({ detail: { target: part } }) => {
   if (!kept) { ($("[aria-invalid=true]") ?? $("#main"))?.focus(); return; }
-  const same = kept.focused && [...detail.target.querySelectorAll(FOCUSABLE)].find((element) => likeness(element) === kept.focused);
-  if (same) same.focus({ preventScroll: true });
-  detail.target.querySelectorAll(".table-wrap").forEach((table, index) => { table.scrollLeft = kept.scrolled[index] ?? 0; });
+  all(FOCUSABLE, part).find((each) => likeness(each) === kept.focused)?.focus({ preventScroll: true });
+  all(STATEFUL, part).forEach((each, index) => Object.assign(each, kept.states[index]));
 });
 
 // --- Notices: what failed behind the page, with the id that our log knows it by
