@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from cutting_proxy import CuttingProxy, cutting_proxy
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from running_stack import MODEL_DIR, RunningStack
 from tiny_models import make_tiny_llama
 
@@ -140,6 +140,22 @@ def test_an_upload_is_paused_waits_for_the_network_and_goes_on_by_itself_after_a
         expect(failed).to_contain_text("The config is one that we run")
         expect(failed).to_contain_text("OtherForCausalLM")
     visitor.problems.clear()  # the browser logs each connection that breaks
+
+
+def test_an_upload_that_was_completed_without_the_browser_hearing_of_it_is_shown_as_its_version(visitor, refused_model):
+    def lose_the_answer(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    with visitor.window("user") as page:
+        page.add_init_script(NO_HANDLES)
+        page.route(re.compile(r"/complete\?"), lose_the_answer, times=1)
+        page.goto("/t/acme/uploads/new?model=refused")
+        choose(page, refused_model)
+        upload_button(page).click()
+        page.wait_for_url(re.compile(r"/versions/ver_"))
+    assert [problem for problem in visitor.problems if "Failed to load resource" not in problem] == []
+    visitor.problems.clear()  # the browser logs the answer that was lost, and the 409 of the second try
 
 
 def test_what_does_not_belong_is_refused_before_anything_is_sent(visitor, refused_model):

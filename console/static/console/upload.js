@@ -1,5 +1,4 @@
-// Uploads: a folder's files in parts, three at a time. The server knows what has arrived; the rest is sent, whatever came
-// between. Part: { file, number, blob, sha256 (as arrived), sent (bytes) }.
+// Uploads a folder in parts: { file, number, blob, sha256 (as arrived), sent (bytes) }. The server knows what it has.
 "use strict";
 {
 const LANES = 3, WAIT_MS = 500, LONGEST_WAIT_MS = 20000, SPEED_OVER_MS = 10000, MOST_REFUSALS = 8, COME_AGAIN = [0, 408, 429, 503];
@@ -114,7 +113,7 @@ const put = (part, { method, url, headers }) => new Promise((done, failed) => {
 
 const isFinal = ({ status = 0 }, tries) => !COME_AGAIN.includes(Math.abs(status)) && (status === -507 || (status < 0 && tries > MOST_REFUSALS) || (status >= 400 && status < 500));
 
-// Does it until it is done: with growing pauses of random length, which end when the network is back.
+// Tries until it is done, with growing pauses of random length that end when the network is back.
 async function patiently(signal, act) {
   for (let tries = 0; ; tries += 1) {
     signal.throwIfAborted();
@@ -167,7 +166,7 @@ async function parts(signal) {
   });
 }
 
-// The upload has ended, here or on a page before this one whose answer was lost: the version's page tells how.
+// The upload has ended, here or unheard: the version's page tells how.
 async function leave() {
   await remember("delete", version).catch(() => {});
   location.assign(`${page.base}versions/${version}`);
