@@ -59,7 +59,7 @@ def test_a_gateway_cannot_reach_the_object_store(home: Home, monkeypatch: pytest
     keys = {"AWS_SECRET_ACCESS_KEY": "s", "AWS_ACCESS_KEY_ID": "k", "PAGODA_STORE_URL": "s3://models/pagoda"}
     for name, value in keys.items():
         monkeypatch.setenv(name, value)
-    plan = services._product(home, services.Servers("", "", "", []))
+    plan = services._product(home, services.Servers("", "", "", None, None), ())
     knowing = {service.name for service in plan if keys.items() <= service.environment.items()}
     assert knowing == {"database", "bootstrap", "web", "publisher", "jobs", "beat", "fleet"}
     (gateway,) = [service for service in plan if service.name == "gateway"]
