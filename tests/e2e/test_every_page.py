@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import DESKTOP, PHONE, Visitor
 from people import make_key, set_limits
+from photographs import shoot
 from playwright.sync_api import Page, expect
 
 USER_PAGES = (
@@ -27,7 +27,6 @@ ADMIN_PAGES = (
     "/platform/audit",
 )  # fmt: skip
 PHONE_WIDTHS = (320, 390)
-MOST_BYTES = 250_000
 
 
 def every_page(visitor: Visitor, **options: object) -> Iterator[Page]:
@@ -219,9 +218,3 @@ def answered(page: Page) -> None:
     page.get_by_role("button", name="Send").click()
     expect(page.locator("#finished")).to_contain_text("Answer finished")
     page.mouse.move(0, 0)
-
-
-def shoot(page: Page, path: Path) -> None:
-    page.screenshot(path=path)
-    size_bytes = path.stat().st_size
-    assert 10_000 < size_bytes < MOST_BYTES, f"{path.name} has {size_bytes} bytes"

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from cutting_proxy import CuttingProxy, cutting_proxy
+from photographs import shoot
 from playwright.sync_api import Locator, Page, Route, expect
 from running_stack import MODEL_DIR, RunningStack
 from tiny_models import make_tiny_llama
@@ -33,7 +34,7 @@ KEEP = """async (files) => {
 def wide_model(tmp_path) -> Path:
     """A random Llama of 13 parts."""
     return make_tiny_llama(
-        tmp_path / "wide", vocab_size=515, hidden_size=768, intermediate_size=3072, num_layers=3, num_heads=12,
+        tmp_path / "small", vocab_size=515, hidden_size=768, intermediate_size=3072, num_layers=3, num_heads=12,
         num_kv_heads=4, head_dim=64,
     )  # fmt: skip
 
@@ -75,11 +76,11 @@ def digests_of(folder: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("which", ["wide", pytest.param("bundled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["small", pytest.param("bundled", marks=pytest.mark.slow)])
 def test_a_folder_is_uploaded_over_broken_connections_validates_and_answers(
-    which, visitor, product, wide_model, record_property
+    which, visitor, product, wide_model, record_property, shots
 ):
-    folder = wide_model if which == "wide" else MODEL_DIR
+    folder = wide_model if which == "small" else MODEL_DIR
     name = f"{which}-{secrets.token_hex(2)}"
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     when = {
@@ -97,6 +98,7 @@ def test_a_folder_is_uploaded_over_broken_connections_validates_and_answers(
         assert num_again <= NUM_CUTS + NUM_RELOADS * LANES, "a broken connection costs one part at most"
         validates_live(page)
         assert digests(product, version_id) == digests_of(folder)
+        shoot(page, shots / "version-light.png")
         deployment = deploys(page, name)
         answers(page, name)
         if which == "bundled":  # the shortest time that the form offers is a minute

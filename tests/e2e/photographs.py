@@ -1,0 +1,14 @@
+"""Photographs of pages, as the README shows them."""
+
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+_MOST_BYTES = 250_000
+
+
+def shoot(page: Page, path: Path) -> None:
+    """Write what the window shows to ``path``; an empty page or a heavy picture fails."""
+    page.screenshot(path=path)
+    size_bytes = path.stat().st_size
+    assert 10_000 < size_bytes < _MOST_BYTES, f"{path.name} has {size_bytes} bytes"
