@@ -12,6 +12,8 @@ from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.model_config import ModelConfig
 from tenants.actor import acting_as, system_actor
 from tenants.models import Tenant
+from tenants.services.quotas import set_tenant_serving
+from tenants.serving import ServingLimits
 
 PLATFORM = system_actor("tests")
 CONFIG = ModelConfig(
@@ -51,4 +53,11 @@ def deploy(tenant: Tenant, name: str = "chat", version: ModelVersion | None = No
         name=name,
         version_id=(version or make_version(tenant)).id,
         **settings,  # type: ignore[arg-type]
+    )
+
+
+def allow_many(tenant: Tenant) -> None:
+    """Let ``tenant`` deploy as much as a test needs."""
+    set_tenant_serving(
+        actor=PLATFORM, tenant_id=tenant.id, limits=ServingLimits(deployments=10_000, kept_replicas=10_000)
     )

@@ -98,7 +98,7 @@ def test_a_folder_is_uploaded_over_broken_connections_validates_and_answers(
         assert num_again <= NUM_CUTS + NUM_RELOADS * LANES, "a broken connection costs one part at most"
         validates_live(page)
         assert digests(product, version_id) == digests_of(folder)
-        shoot(page, shots / "version-light.png")
+        shoot(page, shots / "version-light.png", whole=True)
         deployment = deploys(page, name)
         answers(page, name)
         if which == "bundled":  # the shortest time that the form offers is a minute

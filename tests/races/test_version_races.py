@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 from django.db import connection
-from domain import CONFIG, deploy, sha256
+from domain import CONFIG, allow_many, deploy, sha256
 from small_versions import PLATFORM, files_of, ready
 from validation_world import blobs_in, grow_old, validate
 
@@ -73,6 +73,7 @@ def almost_ready(tenant: Tenant, number: int, store: LocalStore) -> ModelVersion
 def races(tenant: Tenant, store: LocalStore, rounds: int) -> None:
     """Let versions be made ready, deleted and deployed at once, and look at what is left each time."""
     actor = system_actor("tests", tenant)
+    allow_many(tenant)
     for number in range(1, rounds + 1):
         version = almost_ready(tenant, number, store)
         if number % 2:

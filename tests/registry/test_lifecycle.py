@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 from django.db import ProgrammingError, transaction
-from domain import deploy, make_version
+from domain import allow_many, deploy, make_version
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_versions import PLATFORM, ready
@@ -214,6 +214,7 @@ class _World:
 
     def __init__(self, tenant, store):
         self.tenant, self.store = tenant, store
+        allow_many(tenant)
         self.actor = system_actor("tests", tenant)
         self.versions, self.states, self.made = [], {}, 0
 
