@@ -1,7 +1,7 @@
 """JSON from strangers: one reading or a refusal.
 
-Python's reader accepts NaN, Infinity, 1e999, lone surrogates and repeated keys (the last wins), so two readers of one
-file may see two things. Here all of them are refused.
+Python's reader accepts NaN, Infinity, 1e999, lone surrogates and repeated keys (the last wins), and takes -0 for an
+integer, which others do not; so two readers of one file may see two things. Here all of them are refused.
 """
 
 import json
@@ -18,14 +18,14 @@ def loads(raw: bytes, max_bytes: int) -> Any:  # noqa: ANN401 - the value of a J
     """Return the value of ``raw``, UTF-8 JSON of at most ``max_bytes``.
 
     Raises:
-        StrictJsonError: too long, not UTF-8, not JSON, a repeated key, a number that is not finite, a lone surrogate,
-            or nesting deeper than the interpreter's recursion limit.
+        StrictJsonError: too long, not UTF-8, not JSON, a repeated key, a number that is not finite, -0, a lone
+            surrogate, or nesting deeper than the interpreter's recursion limit.
     """
     if len(raw) > max_bytes:
         raise StrictJsonError(f"it has {len(raw)} bytes, the limit is {max_bytes}")
     try:
         msgspec.json.decode(raw)  # refuses what the standard library lets pass, except repeated keys
-        return json.loads(raw, object_pairs_hook=_unrepeated, parse_float=_number)
+        return json.loads(raw, object_pairs_hook=_unrepeated, parse_float=_number, parse_int=_integer)
     except RecursionError as error:
         raise StrictJsonError("it is nested too deeply") from error
     except StrictJsonError:
@@ -70,6 +70,12 @@ def check_counts(raw: bytes, max_parts: int, max_items: int) -> None:
 def _number(text: str) -> float:
     # A long list of numbers would else be read without a moment at which another thread could run.
     return float(text)
+
+
+def _integer(text: str) -> int:
+    if text == "-0":
+        raise StrictJsonError("it has the number -0: write 0")
+    return int(text)
 
 
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

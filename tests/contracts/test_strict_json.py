@@ -30,8 +30,8 @@ def test_a_repeated_key_is_refused_at_any_depth(key: str, first: object, second:
 @pytest.mark.parametrize(
     "raw",
     [b"NaN", b"[Infinity]", b"-Infinity", b"1e999", b'"\\udc00"', b'"\\ud800\\ud800"', b"\xef\xbb\xbf1", b'"\xff"',
-     b"1 2", b"'a'", b"[1,]", b"01", b"[" * 200_000, b"9" * 5000, b"", b"// a\n1"],
-    ids=range(16),
+     b"1 2", b"'a'", b"[1,]", b"01", b"[" * 200_000, b"9" * 5000, b"", b"// a\n1", b"[-0]"],
+    ids=range(17),
 )  # fmt: skip
 def test_text_that_readers_disagree_about_is_refused(raw: bytes) -> None:
     with pytest.raises(StrictJsonError):

@@ -53,6 +53,7 @@ HEADERS: dict[str, bytes] = {
     "offsets backwards": file_of(one(data_offsets=[4, 0]), bytes(4)),
     "three offsets": file_of(one(data_offsets=[0, 4, 8]), bytes(4)),
     "offset in exponents": file_of(b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4e0]}}', bytes(4)),
+    "offset of minus zero": file_of(b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[-0,4]}}', bytes(4)),
     "path as a name": file_of({"../../etc/passwd": ONE}, bytes(4)),
     "absolute path as a name": file_of({"/etc/passwd": ONE}, bytes(4)),
     "NUL in a name": file_of({"w\0": ONE}, bytes(4)),
