@@ -47,7 +47,7 @@ class EngineConfig:
     output_weight: float = 2.0
     cached_weight: float = 0.25
     reclaim_gap_units: float = 64.0
-    reclaim_recompute_share: float = 0.15
+    reclaim_recompute_share: float = 0.1
     min_run_steps: int = 16
     watermark_fraction: float = 0.03
     prefix_window: int = 8
