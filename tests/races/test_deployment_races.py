@@ -1,15 +1,12 @@
 """Many people at once, on real PostgreSQL: one winner, and promises that fit."""
 
 import random
-import threading
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from django.db import connection
 from domain import PLATFORM, deploy, make_version
+from racing import MANY, at_once
 
 from controlplane.deployments import catalog, services
 from controlplane.deployments.models import Deployment
@@ -21,31 +18,6 @@ from dataplane.contracts.catalog import Share
 from tenants.actor import acting_as, system_actor
 from tenants.errors import Conflict, Invalid, NotFound
 from tenants.models import AuditEvent
-
-CONNECTIONS = 40
-"""The server of the tests takes a hundred; who finds all taken waits for the next that is free."""
-MANY = [20, pytest.param(200, marks=pytest.mark.slow)]
-
-
-def at_once(*calls: Callable[[], object]) -> list[object]:
-    """Run ``calls`` in threads that start together; return what they returned, or the error they ended with."""
-    threads = min(len(calls), CONNECTIONS)
-    barrier, first = threading.Barrier(threads), threading.local()
-
-    def run(call: Callable[[], object]) -> object:
-        try:
-            if not hasattr(first, "over"):
-                connection.ensure_connection()
-                barrier.wait(timeout=30)
-                first.over = True
-            return call()
-        except (Conflict, Invalid, NotFound) as error:
-            return error
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(run, calls))
 
 
 def outcomes(results: list[object]) -> Counter[str]:

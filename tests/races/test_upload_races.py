@@ -1,16 +1,14 @@
 """Uploads completed, aborted, expired and begun at once, on real PostgreSQL and a real folder."""
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 from domain import PLATFORM
+from racing import MANY, at_once
 from uploading import FILES, PART_BYTES, announce, begin, part_of, send_parts
 
 from controlplane.jobs.lease import JobState
@@ -21,35 +19,10 @@ from controlplane.registry.models import Artifact, ModelVersion, UploadPart
 from controlplane.registry.stores.local import LocalStore
 from controlplane.registry.uploads import Upload
 from tenants.actor import Actor, acting_as, member_actor
-from tenants.errors import Conflict, Invalid, NotFound
+from tenants.errors import Conflict, Invalid
 from tenants.models import AuditEvent
 from tenants.services.quotas import set_tenant_storage
 from tenants.storage import StorageLimits
-
-CONNECTIONS = 40
-"""The server of the tests takes a hundred."""
-MANY = [20, pytest.param(200, marks=pytest.mark.slow)]
-
-
-def at_once(*calls: Callable[[], object]) -> list[object]:
-    """Run ``calls`` in threads that start together; return what they returned, or the error they ended with."""
-    threads = min(len(calls), CONNECTIONS)
-    barrier, started = threading.Barrier(threads), threading.local()
-
-    def run(call: Callable[[], object]) -> object:
-        try:
-            if not hasattr(started, "yes"):
-                connection.ensure_connection()
-                barrier.wait(timeout=30)
-                started.yes = True
-            return call()
-        except (Conflict, Invalid, NotFound) as error:
-            return error
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(run, calls))
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
 """Versions finished, deleted, deployed, named and collected at once, on real PostgreSQL: one story each time."""
 
 import random
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 import pytest
-from django.db import connection
+import racing
 from domain import CONFIG, allow_many, deploy, sha256
 from small_versions import PLATFORM, files_of, ready
 from validation_world import blobs_in, grow_old, validate
@@ -24,6 +22,7 @@ from tenants.errors import Conflict, NotFound
 from tenants.models import AuditEvent, Tenant
 
 ROUNDS = 20
+at_once = partial(racing.at_once, refusals=(Conflict, NotFound))
 
 
 @pytest.fixture
@@ -31,23 +30,6 @@ def store(tmp_path, settings) -> LocalStore:
     settings.PAGODA_HOME = tmp_path
     settings.PAGODA_STORE_URL = ""
     return LocalStore(tmp_path / "store")
-
-
-def at_once(*calls: Callable[[], object]) -> list[object]:
-    """Run ``calls`` in threads that start together; return what they returned, or the refusal they ended with."""
-    barrier = threading.Barrier(len(calls))
-
-    def run(call: Callable[[], object]) -> object:
-        try:
-            barrier.wait(timeout=10)
-            return call()
-        except (Conflict, NotFound) as error:
-            return error
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return list(pool.map(run, calls))
 
 
 def almost_ready(tenant: Tenant, number: int, store: LocalStore) -> ModelVersion:
