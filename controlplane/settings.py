@@ -98,6 +98,8 @@ INSTALLED_APPS = [
     "controlplane.apps.ControlplaneConfig",
     "controlplane.jobs",
     "controlplane.metering",
+    "controlplane.notifications",
+    "controlplane.rollouts",
     "controlplane.registry",
     "controlplane.deployments",
     "django.contrib.auth",

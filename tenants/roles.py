@@ -37,12 +37,18 @@ class Permission(StrEnum):
     MODELS_WRITE = "models.write"
     DEPLOYMENTS_READ = "deployments.read"
     DEPLOYMENTS_WRITE = "deployments.write"
+    ROLLOUTS_READ = "rollouts.read"
+    ROLLOUTS_WRITE = "rollouts.write"
+    ROLLOUTS_APPROVE = "rollouts.approve"
+    WEBHOOKS_READ = "webhooks.read"
+    WEBHOOKS_WRITE = "webhooks.write"
     PLAYGROUND_USE = "playground.use"
     REQUESTS_READ = "requests.read"
     USAGE_READ = "usage.read"
     PLATFORM_TENANTS = "platform.tenants"
     PLATFORM_QUOTAS = "platform.quotas"
     PLATFORM_MODELS = "platform.models"
+    PLATFORM_ROLLOUTS = "platform.rollouts"
     PLATFORM_GRANTS = "platform.grants"
     PLATFORM_FLEET = "platform.fleet"
     PLATFORM_JOBS = "platform.jobs"
@@ -51,7 +57,17 @@ class Permission(StrEnum):
 
 _P = Permission
 _PLATFORM = frozenset(permission for permission in Permission if permission.startswith("platform."))
-_READ = frozenset({_P.TENANT_READ, _P.QUOTA_READ, _P.MODELS_READ, _P.DEPLOYMENTS_READ, _P.REQUESTS_READ, _P.USAGE_READ})
+_READ = frozenset(
+    {
+        _P.TENANT_READ,
+        _P.QUOTA_READ,
+        _P.MODELS_READ,
+        _P.DEPLOYMENTS_READ,
+        _P.ROLLOUTS_READ,
+        _P.REQUESTS_READ,
+        _P.USAGE_READ,
+    }
+)
 
 ROLE_PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
     Role.OWNER: frozenset(Permission) - _PLATFORM,
@@ -64,6 +80,9 @@ ROLE_PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
         _P.AUDIT_READ,
         _P.MODELS_WRITE,
         _P.DEPLOYMENTS_WRITE,
+        _P.ROLLOUTS_WRITE,
+        _P.WEBHOOKS_READ,
+        _P.WEBHOOKS_WRITE,
         _P.PLAYGROUND_USE,
     },
     Role.VIEWER: _READ | {_P.MEMBERS_READ, _P.KEYS_READ, _P.PLAYGROUND_USE},
@@ -73,10 +92,10 @@ ROLE_PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
 SCOPE_PERMISSIONS: Mapping[Scope, frozenset[Permission]] = {
     Scope.INFERENCE: frozenset(),
     Scope.READ: _READ,
-    Scope.DEPLOYMENTS: _READ | {_P.MODELS_WRITE, _P.DEPLOYMENTS_WRITE},
+    Scope.DEPLOYMENTS: _READ | {_P.MODELS_WRITE, _P.DEPLOYMENTS_WRITE, _P.ROLLOUTS_WRITE},
 }
 
-PLATFORM_ADMIN_PERMISSIONS = _PLATFORM | _READ | {_P.MEMBERS_READ, _P.KEYS_READ, _P.AUDIT_READ}
+PLATFORM_ADMIN_PERMISSIONS = _PLATFORM | _READ | {_P.MEMBERS_READ, _P.KEYS_READ, _P.AUDIT_READ, _P.WEBHOOKS_READ}
 """A platform admin runs the house and looks into every room; what belongs to a tenant, its members change."""
 
 SYSTEM_PERMISSIONS = frozenset(Permission)

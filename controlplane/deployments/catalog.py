@@ -17,7 +17,7 @@ from controlplane.deployments.models import CatalogHead, Deployment, DeploymentA
 from controlplane.registry.entries import version_entry
 from controlplane.registry.models import ModelVersion
 from dataplane.contracts import catalog as contract
-from dataplane.contracts.catalog import Arm, Catalog, DeploymentEntry, Share, VersionEntry
+from dataplane.contracts.catalog import Arm, Catalog, DeploymentEntry, Hold, Share, VersionEntry
 from tenants import outbox
 from tenants.actor import Actor, acting_as, require, system_actor
 from tenants.models import OutboxEvent
@@ -90,7 +90,9 @@ def _same(one: Catalog, other: Catalog) -> bool:
 def _deployments() -> dict[str, DeploymentEntry]:
     arms: dict[str, list[Arm]] = defaultdict(list)
     for arm in DeploymentArm.objects.exclude(deployment__state=DeploymentState.DELETED):
-        arms[arm.deployment_id].append(Arm(version_id=arm.version_id, weight=arm.weight, name=arm.name))
+        arms[arm.deployment_id].append(
+            Arm(version_id=arm.version_id, weight=arm.weight, name=arm.name, hold=Hold(arm.hold))
+        )
     grants: dict[str, dict[str, Share]] = defaultdict(dict)
     for grant in Grant.objects.exclude(deployment__state=DeploymentState.DELETED):
         grants[grant.deployment_id][grant.grantee_id] = grant.share

@@ -8,7 +8,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from controlplane.registry.models import NAME_PATTERN, ModelVersion
-from dataplane.contracts.catalog import EngineSettings, IdlePolicy, KeepWarm, Share
+from dataplane.contracts.catalog import CANDIDATE, PREVIOUS, STABLE, EngineSettings, Hold, IdlePolicy, KeepWarm, Share
 from dataplane.contracts.ids import Kind
 from dataplane.contracts.memory import DTYPE_BYTES
 from dataplane.contracts.replica import ReplicaState
@@ -129,13 +129,17 @@ class Deployment(models.Model):
 
 
 class DeploymentArm(models.Model):
-    """A version that takes a part of a deployment's traffic. At each commit the weights of a deployment sum to 100."""
+    """A version that takes a part of a deployment's traffic, or is kept beside it: an arm of the catalog.
+
+    At each commit the weights of a deployment sum to 100 over ``stable`` and ``candidate``; ``previous`` has none.
+    """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
     deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="arms")
     version = models.ForeignKey(ModelVersion, on_delete=models.PROTECT, related_name="+")
     name = models.CharField(max_length=16)
     weight = models.IntegerField()
+    hold = models.CharField(max_length=8, choices=[(hold.value, hold.value) for hold in Hold], default=Hold.NONE.value)
 
     objects = TenantManager()
 
@@ -143,8 +147,10 @@ class DeploymentArm(models.Model):
         ordering: ClassVar[list[str]] = ["-name"]  # stable before candidate: the order decides who lands where
         constraints = [
             models.UniqueConstraint(name="arm_name_once", fields=["deployment", "name"]),
-            models.CheckConstraint(name="arm_name_known", condition=Q(name__in=["stable", "candidate"])),
+            models.CheckConstraint(name="arm_name_known", condition=Q(name__in=[STABLE, CANDIDATE, PREVIOUS])),
             models.CheckConstraint(name="arm_weight", condition=Q(weight__gte=0, weight__lte=100)),
+            models.CheckConstraint(name="arm_hold_known", condition=Q(hold__in=[hold.value for hold in Hold])),
+            models.CheckConstraint(name="arm_previous_has_no_weight", condition=~Q(name=PREVIOUS) | Q(weight=0)),
         ]
 
     def __str__(self) -> str:

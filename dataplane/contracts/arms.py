@@ -20,8 +20,9 @@ def assign(arms: Sequence[Arm], deployment_id: str, sticky_key: str) -> Arm:
     raw = hashlib.sha256(f"{deployment_id}\0{sticky_key}".encode("utf-8", "surrogatepass")).digest()[:8]
     point = int.from_bytes(raw, "big") * 100 / 2**64
     border = 0
-    for arm in arms:
+    weighty = [arm for arm in arms if arm.weight > 0]
+    for arm in weighty:
         border += arm.weight
         if point < border:
             return arm
-    return arms[-1]
+    return weighty[-1]  # a point that was rounded up to 100

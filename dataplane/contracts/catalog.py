@@ -3,6 +3,7 @@
 It carries key digests, never peppers or salts. Readers accept the schema version before theirs.
 """
 
+from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
@@ -63,12 +64,36 @@ class Share(msgspec.Struct, frozen=True):
     weight: int = 1
 
 
+STABLE = "stable"
+"""The arm that serves when no rollout runs."""
+CANDIDATE = "candidate"
+"""The arm that a rollout tries."""
+PREVIOUS = "previous"
+"""The version that was stable before the last promotion, kept asleep for a while. It never has weight."""
+
+
+class Hold(StrEnum):
+    """What the fleet keeps of an arm besides what its weight calls for.
+
+    NONE: nothing. READY: at least one READY replica at any weight, zero included. ASLEEP: weights in host memory, so
+    that a rollback loads nothing; a deployment's idle policy does not end it, a lack of memory does.
+    """
+
+    NONE = "none"
+    READY = "ready"
+    ASLEEP = "asleep"
+
+
 class Arm(msgspec.Struct, frozen=True):
-    """A version that takes ``weight`` per cent of a deployment's traffic."""
+    """A version that takes ``weight`` per cent of a deployment's traffic.
+
+    The weights of a deployment sum to 100 over its ``stable`` and ``candidate`` arm.
+    """
 
     version_id: str
     weight: int
-    name: str = "stable"
+    name: str = STABLE
+    hold: Hold = Hold.NONE
 
 
 class EngineSettings(msgspec.Struct, frozen=True):

@@ -17,6 +17,8 @@ INTERNAL = frozenset({TENANT, KEY, REQUEST_ID, ATTEMPT, DEPLOYMENT, VERSION, ARM
 PUBLIC_REQUEST_ID = "x-request-id"
 SESSION = "x-pagoda-session"
 """A caller's word for a conversation: requests that share it land on the same arm of a deployment."""
+USE_ARM = "x-pagoda-use-arm"
+"""``stable`` or ``candidate``: a tester's call goes to that arm whatever the weights, and no verdict counts it."""
 CLIENT_LABEL = "x-client-request-id"
 """A caller's own id: a label that is logged beside ours, never used as an id."""
 COLD_WAIT_S = "x-pagoda-cold-wait-s"

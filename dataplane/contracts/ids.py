@@ -31,6 +31,8 @@ class Kind(StrEnum):
     REQUEST = "req"
     JOB = "job"
     AUDIT = "aud"
+    WEBHOOK = "whk"
+    MESSAGE = "msg"
 
 
 _PATTERN = re.compile(rf"({'|'.join(Kind)})_[0-7][{_ALPHABET}]{{{_BODY_CHARS - 1}}}")

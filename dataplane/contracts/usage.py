@@ -36,11 +36,37 @@ class Outcome(StrEnum):
     REDISPATCHED = "redispatched"
 
 
+class Phases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the time of an attempt went, and what it took beside tokens. None: whoever would know did not say.
+
+    The gateway knows ``auth_ms`` (arrival to a known key), ``admission_ms`` (limits held) and ``cold_ms`` (the wait for
+    a READY replica). The replica knows the wait in the engine's queue by its cause: ``own_budget_ms`` (the tenant's own
+    cap), ``fair_share_ms`` (others' turns), ``memory_ms`` (no blocks for anybody); then ``prefill_ms`` (admission to
+    the first token, waits not counted) and ``decode_ms`` (first token to the end), ``preempted_ms`` of them spent
+    preempted; ``preemptions``; the most ``kv_blocks`` held at a time; and ``batch_rows``, the mean number of sequences
+    in the steps that computed this one.
+    """
+
+    auth_ms: int | None = None
+    admission_ms: int | None = None
+    cold_ms: int | None = None
+    own_budget_ms: int | None = None
+    fair_share_ms: int | None = None
+    memory_ms: int | None = None
+    prefill_ms: int | None = None
+    decode_ms: int | None = None
+    preempted_ms: int | None = None
+    preemptions: int | None = None
+    kv_blocks: int | None = None
+    batch_rows: float | None = None
+
+
 class UsageRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One line of a spool. Token counts are cumulative for the attempt; times are wall clock or durations in ms.
 
     ``sequence`` counts from 0 within (request id, attempt, source). For the gateway ``completion_tokens`` is what was
-    delivered to the caller, for a replica what was generated.
+    delivered to the caller, for a replica what was generated. ``forced``: the caller chose the arm or the version, so
+    it says nothing about how weights divide. ``phases`` come with CLOSED and FINAL.
     """
 
     request_id: str
@@ -66,6 +92,8 @@ class UsageRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     queue_ms: int | None = None
     ttft_ms: int | None = None
     duration_ms: int | None = None
+    forced: bool = False
+    phases: Phases | None = None
 
 
 class UsageBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

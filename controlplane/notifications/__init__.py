@@ -1,0 +1,1 @@
+"""What people and their systems are told: e-mail and signed webhooks, by rows that outlive a crash."""

@@ -1,0 +1,1 @@
+"""Webhooks, announcements and their deliveries."""

@@ -1,0 +1,1 @@
+"""Changes of webhooks, and what is announced."""
