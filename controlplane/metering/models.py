@@ -5,6 +5,7 @@ Deployments, versions, keys and replicas are named by their public ids, without 
 
 from typing import ClassVar
 
+import msgspec
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
@@ -12,7 +13,7 @@ from django.utils import timezone
 from controlplane.metering.pricing import TokenPrice
 from controlplane.metering.settlement import State
 from dataplane.contracts.ids import Kind
-from dataplane.contracts.usage import Outcome, RecordKind, Source
+from dataplane.contracts.usage import Outcome, Phases, RecordKind, Source
 from tenants.ids import ID_MAX_CHARS, PublicId
 from tenants.managers import TenantManager
 from tenants.models import Tenant
@@ -95,6 +96,7 @@ class Price(models.Model):
 class UsageRow(models.Model):
     """What one request used and is charged: the stored :class:`~controlplane.metering.settlement.Settlement`.
 
+    ``phases`` holds what is known of :class:`~dataplane.contracts.usage.Phases`, and nothing where nobody said.
     ``seen_at`` is the database's time of the last new record: a long silence is how the sweep finds the abandoned.
     """
 
@@ -107,6 +109,7 @@ class UsageRow(models.Model):
     arm = models.CharField(max_length=16, blank=True)
     endpoint = models.CharField(max_length=64, blank=True)
     stream = models.BooleanField()
+    forced = models.BooleanField(default=False)
     state = models.CharField(max_length=8)
     waits_for = models.CharField(max_length=8, null=True)
     presumed_over = models.BooleanField(default=False)
@@ -124,6 +127,7 @@ class UsageRow(models.Model):
     queue_ms = models.IntegerField(null=True)
     ttft_ms = models.IntegerField(null=True)
     duration_ms = models.IntegerField(null=True)
+    phases = models.JSONField(default=dict)
     seen_at = models.DateTimeField()
 
     objects = TenantManager()
@@ -133,6 +137,12 @@ class UsageRow(models.Model):
             models.Index(name="usage_by_age", fields=["tenant", "-request_id"]),
             models.Index(name="usage_by_tenant", fields=["tenant", "started_at"]),
             models.Index(name="usage_open", fields=["seen_at"], condition=Q(state=State.OPEN.value)),
+            # How the arms of a deployment do since a moment: read every few seconds, over all its tenants.
+            models.Index(
+                name="usage_by_deployment",
+                fields=["deployment_id", "started_at"],
+                condition=Q(state=State.SETTLED.value),
+            ),
         ]
         constraints = [
             models.CheckConstraint(name="usage_state_known", condition=Q(state__in=[state.value for state in State])),
@@ -168,6 +178,11 @@ class UsageRow(models.Model):
 
     def __str__(self) -> str:
         return f"{self.request_id} {self.state}"
+
+    @property
+    def known_phases(self) -> Phases:
+        """The stored phases as a struct."""
+        return msgspec.convert(self.phases, Phases)
 
 
 class UsageHour(models.Model):

@@ -1,7 +1,9 @@
 """Which spool records can become rows. Pure: the reason why not, in words, or None."""
 
+from collections.abc import Iterator
+
 from dataplane.contracts.ids import Kind, is_id
-from dataplane.contracts.usage import UsageRecord
+from dataplane.contracts.usage import Phases, UsageRecord
 
 _MAX_COUNT = 2**31 - 1
 _MAX_AT_MS = 253_402_300_799_000
@@ -23,13 +25,18 @@ def fault(record: UsageRecord) -> str | None:
         text = getattr(record, field)
         if len(text) > max_chars or "\0" in text or not text.isprintable():
             return f"{field} is longer than {max_chars} characters or not printable"
-    for field in _COUNTS:
-        if not 0 <= getattr(record, field) <= _MAX_COUNT:
-            return f"{field} is negative or beyond {_MAX_COUNT}"
-    for field in _DURATIONS:
-        value = getattr(record, field)
-        if value is not None and not 0 <= value <= _MAX_COUNT:
+    for field, count in _counts(record):
+        if not 0 <= count <= _MAX_COUNT:
             return f"{field} is negative or beyond {_MAX_COUNT}"
     if not (record.duration_ms or 0) <= record.at_ms <= _MAX_AT_MS:
         return "at_ms is not a time"
     return None
+
+
+def _counts(record: UsageRecord) -> Iterator[tuple[str, float]]:
+    """All that is counted or measured, where it is known."""
+    for part, fields in ((record, _COUNTS), (record, _DURATIONS), (record.phases, Phases.__struct_fields__)):
+        for field in fields if part is not None else ():
+            value = getattr(part, field)
+            if value is not None:
+                yield field, value

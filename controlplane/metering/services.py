@@ -44,10 +44,12 @@ MAX_PRICE_MICROUSD = 10**12
 """A million USD for a million tokens: above it somebody has mistyped."""
 
 _STORED = tuple(
-    field for field in Settlement.__struct_fields__ if field not in ("request_id", "started_at_ms", "ended_at_ms")
+    field
+    for field in Settlement.__struct_fields__
+    if field not in ("request_id", "started_at_ms", "ended_at_ms", "phases")
 )
 _UPDATED = [field for field in _STORED if field != "tenant_id"]
-_UPDATED += ["started_at", "ended_at", "charge_microusd", "presumed_over", "seen_at"]
+_UPDATED += ["started_at", "ended_at", "charge_microusd", "phases", "presumed_over", "seen_at"]
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -308,6 +310,7 @@ def _settle(rows: Sequence[UsageRow], records: dict[str, list[UsageRecord]]) -> 
 def _fill(row: UsageRow, settlement: Settlement) -> None:
     for field in _STORED:
         setattr(row, field, getattr(settlement, field))
+    row.phases = msgspec.to_builtins(settlement.phases)
     row.started_at = _time(settlement.started_at_ms)
     row.ended_at = None if settlement.ended_at_ms is None else _time(settlement.ended_at_ms)
 

@@ -19,7 +19,7 @@ from enum import StrEnum
 
 import msgspec
 
-from dataplane.contracts.usage import Outcome, RecordKind, Source, UsageRecord
+from dataplane.contracts.usage import Outcome, Phases, RecordKind, Source, UsageRecord
 
 REPLICA_LOST = "replica_lost"
 """Error code of a request that ended without a word from the replica that served it."""
@@ -39,7 +39,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
 
     ``prompt_tokens``, ``cached_tokens`` and ``completion_tokens`` are billed; ``delivered_tokens`` reached the caller;
     ``generated_tokens`` is the work of every attempt. ``waits_for`` is who has still to speak before an open row
-    settles. Times are Unix milliseconds; durations, in milliseconds, are the serving attempt's.
+    settles. Times are Unix milliseconds; durations, in milliseconds, and ``phases`` are the serving attempt's.
     """
 
     request_id: str
@@ -51,6 +51,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     arm: str
     endpoint: str
     stream: bool
+    forced: bool
     state: State
     waits_for: Source | None
     attempts: int
@@ -66,6 +67,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     queue_ms: int | None
     ttft_ms: int | None
     duration_ms: int | None
+    phases: Phases
 
 
 class _Attempt:
@@ -142,6 +144,15 @@ class _Attempt:
         waits = [record.queue_ms for record in (self.closed, self.final) if record and record.queue_ms is not None]
         return sum(waits) if waits else None
 
+    @property
+    def phases(self) -> Phases:
+        """What the gateway knows and what the replica knows of where the time went."""
+        known: dict[str, int | float] = {}
+        for record in (self.final, self.closed):
+            if record is not None and record.phases is not None:
+                known |= msgspec.to_builtins(record.phases)
+        return msgspec.convert(known, Phases)
+
     def duration(self, field: str) -> int | None:
         """A duration as the caller saw it (the gateway's clock), else as the replica did."""
         for record in (self.closed, self.final):
@@ -184,6 +195,7 @@ def fold(records: Iterable[UsageRecord], *, presumed_over: bool = False) -> Sett
         arm=serving.text("arm"),
         endpoint=serving.text("endpoint"),
         stream=any(record.stream for record in serving.records),
+        forced=any(record.forced for record in serving.records),
         state=State.SETTLED if settled else State.OPEN,
         waits_for=None if settled else serving.waits_for,
         attempts=len(attempts),
@@ -199,6 +211,7 @@ def fold(records: Iterable[UsageRecord], *, presumed_over: bool = False) -> Sett
         queue_ms=serving.queue_ms,
         ttft_ms=serving.duration("ttft_ms"),
         duration_ms=serving.duration("duration_ms"),
+        phases=serving.phases,
     )
 
 

@@ -16,7 +16,7 @@ from controlplane.metering.models import (
     UsageHour,
     UsageRow,
 )
-from dataplane.contracts.usage import Outcome, UsageReceipt
+from dataplane.contracts.usage import Outcome, Phases, UsageReceipt
 from tenants.actor import acting_as, member_actor, platform_actor, system_actor
 from tenants.errors import Forbidden, Invalid
 
@@ -80,6 +80,27 @@ def test_an_open_request_charges_nothing_until_it_settles(personas):
     assert (row(life).state, row(life).charge_microusd) == ("settled", 15)
 
 
+def test_a_row_keeps_the_phases_of_both_sources_and_whether_the_caller_chose_the_arm(personas):
+    life = Life(personas.acme.id)
+    by_gateway, by_replica = Phases(auth_ms=1, cold_ms=0), Phases(fair_share_ms=3, batch_rows=1.5)
+    ingest(life.admit(), life.final(8, phases=by_replica), life.closed(8, forced=True, phases=by_gateway))
+    settled = row(life)
+    assert settled.phases == {"auth_ms": 1, "cold_ms": 0, "fair_share_ms": 3, "batch_rows": 1.5}
+    assert settled.known_phases == Phases(auth_ms=1, cold_ms=0, fair_share_ms=3, batch_rows=1.5)
+    assert settled.forced
+    without = Life(personas.acme.id)
+    ingest(*without.whole())
+    assert (row(without).known_phases, row(without).forced) == (Phases(), False)
+
+
+def test_the_settled_rows_of_a_deployment_since_a_moment_are_read_by_an_index(personas):
+    ingest(*Life(personas.acme.id).whole())
+    with acting_as(PLATFORM), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")  # so few rows are read whole else
+        since = UsageRow.objects.filter(deployment_id="dep_1", state="settled", started_at__gte=HOUR)
+        assert "usage_by_deployment" in since.explain()
+
+
 def test_an_interrupted_delivery_leaves_nothing_and_is_repeated_whole(personas, monkeypatch):
     life = Life(personas.acme.id)
     with monkeypatch.context() as patch:
@@ -102,12 +123,13 @@ def test_a_record_that_no_row_can_be_made_of_is_kept_apart_and_blocks_nobody(per
         life.progress(5, at_ms=2**60),
         life.progress(5, endpoint="x" * 65),
         life.progress(5, duration_ms=2**40),
+        life.final(5, phases=Phases(memory_ms=-1)),
     ]
-    assert ingest(*bad, *life.whole()) == UsageReceipt(accepted=11, duplicates=0)
-    assert ingest(*bad) == UsageReceipt(accepted=0, duplicates=7)
+    assert ingest(*bad, *life.whole()) == UsageReceipt(accepted=12, duplicates=0)
+    assert ingest(*bad) == UsageReceipt(accepted=0, duplicates=8)
     assert row(life).state == "settled"
     with acting_as(PLATFORM):
-        assert RejectedRecord.objects.count() == 7
+        assert RejectedRecord.objects.count() == 8
         assert RejectedRecord.objects.filter(reason="there is no such tenant").count() == 1
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from controlplane.metering.settlement import REPLICA_LOST, Settlement, State, fold
-from dataplane.contracts.usage import Outcome, RecordKind, Source, UsageRecord
+from dataplane.contracts.usage import Outcome, Phases, RecordKind, Source, UsageRecord
 
 PROMPT_TOKENS = 7
 
@@ -143,6 +143,24 @@ def test_the_wait_for_a_replica_and_the_wait_in_it_add_up() -> None:
     assert fold([admit(), final(5), closed(Outcome.STOP, 5)]).queue_ms is None
 
 
+def test_the_phases_are_what_gateway_and_replica_know_of_the_serving_attempt() -> None:
+    lost = [admit(), final(3, phases=Phases(decode_ms=9)), closed(Outcome.REDISPATCHED, phases=Phases(cold_ms=8))]
+    final_record = final(5, attempt=1, phases=Phases(own_budget_ms=0, prefill_ms=20, batch_rows=2.5))
+    served = [final_record, closed(Outcome.STOP, 5, attempt=1, phases=Phases(auth_ms=1, admission_ms=2))]
+    row = fold(lost + served)
+    assert row.phases == Phases(auth_ms=1, admission_ms=2, own_budget_ms=0, prefill_ms=20, batch_rows=2.5)
+
+
+def test_records_from_before_there_were_phases_settle_without() -> None:
+    row = fold([admit(), final(5), closed(Outcome.STOP, 5)])
+    assert (row.state, row.phases, row.forced) == (State.SETTLED, Phases(), False)
+
+
+def test_a_request_is_forced_if_anybody_who_served_it_says_so() -> None:
+    assert fold([admit(), final(5), closed(Outcome.STOP, 5, forced=True)]).forced
+    assert fold([admit(forced=True), final(5, forced=True), closed(Outcome.STOP, 5)]).forced
+
+
 def test_records_of_two_requests_are_refused() -> None:
     with pytest.raises(ValueError, match="one request"):
         fold([admit(), admit(request_id="req_2")])
@@ -178,13 +196,18 @@ class RequestLife(RuleBasedStateMachine):
 
     def write_replica(self, kind: RecordKind, outcome: Outcome | None = None, held_back: int = 0) -> None:
         self.recorded = self.generated - held_back
+        phases = Phases(decode_ms=self.attempt) if kind is RecordKind.FINAL else None
         self.spooled.append(
-            replica(self.sequence, kind, self.recorded, attempt=self.attempt, outcome=outcome, at_ms=1_000)
-        )
+            replica(
+                self.sequence, kind, self.recorded,
+                attempt=self.attempt, outcome=outcome, at_ms=1_000, phases=phases,
+            )
+        )  # fmt: skip
         self.sequence += 1
 
     def write_gateway(self, outcome: Outcome, **fields: object) -> None:
-        self.spooled.append(closed(outcome, self.delivered, attempt=self.attempt, **fields))
+        phases = Phases(cold_ms=self.attempt)
+        self.spooled.append(closed(outcome, self.delivered, attempt=self.attempt, phases=phases, **fields))
 
     @property
     def serving(self) -> bool:
@@ -303,6 +326,9 @@ class RequestLife(RuleBasedStateMachine):
             assert max(self.recorded, self.delivered) == row.completion_tokens <= self.generated
         if self.gateway_done:
             assert row.delivered_tokens == self.delivered
+            assert row.phases.cold_ms == self.attempt
+        if self.replica_done:
+            assert row.phases.decode_ms == self.attempt
 
 
 RequestLife.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
