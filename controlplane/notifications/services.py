@@ -1,1 +1,0 @@
-"""Changes of webhooks, and what is announced."""
