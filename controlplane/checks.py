@@ -19,6 +19,7 @@ def secrets_are_long_and_apart(app_configs: Sequence[AppConfig] | None, **_: Any
         "PAGODA_SECRET_KEY": settings.SECRET_KEY,
         "PAGODA_INTERNAL_SECRET": settings.PAGODA_INTERNAL_SECRET,
         "PAGODA_PLAYGROUND_SECRET": settings.PAGODA_PLAYGROUND_SECRET.hex(),
+        "PAGODA_WEBHOOK_SECRET": settings.PAGODA_WEBHOOK_SECRET.hex(),
         **{f"the pepper {name}": value.hex() for name, value in settings.PAGODA_KEY_PEPPERS.items()},
     }
     errors: list[CheckMessage] = [

@@ -25,6 +25,7 @@ _REQUIRED = {
     "PAGODA_KEY_PEPPERS": "id:hex of 32 bytes or more; several are separated by commas, the first is current",
     "PAGODA_INTERNAL_SECRET": "a long random text that the product's own processes show each other",
     "PAGODA_PLAYGROUND_SECRET": "hex of 32 bytes or more, from which the playground's keys are derived",
+    "PAGODA_WEBHOOK_SECRET": "hex of 32 bytes or more, from which the secrets of webhooks are derived",
 }
 _missing = [f"{name} ({meaning})" for name, meaning in _REQUIRED.items() if not os.environ.get(name)]
 if _missing:
@@ -76,6 +77,9 @@ PAGODA_UPLOAD_PART_BYTES = 8 * 1024 * 1024
 PAGODA_KEY_PEPPERS = _peppers()
 PAGODA_INTERNAL_SECRET = os.environ["PAGODA_INTERNAL_SECRET"]
 PAGODA_PLAYGROUND_SECRET = _secret_bytes("PAGODA_PLAYGROUND_SECRET")
+PAGODA_WEBHOOK_SECRET = _secret_bytes("PAGODA_WEBHOOK_SECRET")
+PAGODA_WEBHOOK_ALLOW_PRIVATE = _flag("PAGODA_WEBHOOK_ALLOW_PRIVATE")
+"""True: webhooks may be plain HTTP and on private addresses; for a machine of one's own."""
 PAGODA_GATEWAY_URL = os.environ.get("PAGODA_GATEWAY_URL", "http://127.0.0.1:8001").rstrip("/")
 PAGODA_FLEET_URL = os.environ.get("PAGODA_FLEET_URL", "http://127.0.0.1:8002").rstrip("/")
 PAGODA_SIGNUP_OPEN = _flag("PAGODA_SIGNUP_OPEN")
@@ -89,6 +93,10 @@ _public_hosts = [host for host in os.environ.get("PAGODA_PUBLIC_HOSTS", "").spli
 _tls_hosts = [host for host in _public_hosts if host not in _LOOPBACK_HOSTS]
 """A host that others can reach is reached over TLS, or not at all."""
 ALLOWED_HOSTS = [*_LOOPBACK_HOSTS, *_public_hosts]
+PAGODA_CONSOLE_URL = (
+    f"https://{_tls_hosts[0]}" if _tls_hosts else os.environ.get("PAGODA_CONTROL_URL", "http://127.0.0.1:8000")
+).rstrip("/")
+"""Where links in letters and webhooks lead."""
 
 # ------------------------------------------------------------------------------------------------------- applications
 

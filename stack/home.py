@@ -22,6 +22,7 @@ _OURS = ("PAGODA_", "DATABASE_", "REDIS_", "AWS_")
 _PASSED_ON = (
     "PAGODA_DEBUG", "PAGODA_PUBLIC_HOSTS", "PAGODA_SIGNUP_OPEN", "PAGODA_SMTP_URL", "PAGODA_EMAIL_FROM",
     "PAGODA_WARM_IDLE_FLOOR", "PAGODA_ASLEEP_MEMORY_MB", "PAGODA_MODEL_DIR", "PAGODA_MODEL_NAME", "PAGODA_FAILPOINTS",
+    "PAGODA_WEBHOOK_ALLOW_PRIVATE",
 )  # fmt: skip
 """What a person may set for a stack beside ports, home and servers."""
 _OBJECT_STORE = (
@@ -120,6 +121,7 @@ class Home:
             "PAGODA_INTERNAL_SECRET": secrets.token_urlsafe(32),
             "PAGODA_CACHE_SALT_SECRET": secrets.token_hex(32),
             "PAGODA_PLAYGROUND_SECRET": secrets.token_hex(32),
+            "PAGODA_WEBHOOK_SECRET": secrets.token_hex(32),
             "app_role_password": secrets.token_urlsafe(32),
             "redis_password": secrets.token_urlsafe(32),
             "admin_password": secrets.token_urlsafe(12),

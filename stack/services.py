@@ -100,7 +100,7 @@ def with_role(url: str, role: str, password: str) -> str:
 def _control(home: Home, servers: Servers) -> dict[str, str]:
     return home.environment(
         "PAGODA_SECRET_KEY", "PAGODA_KEY_PEPPERS", "PAGODA_INTERNAL_SECRET", "PAGODA_PLAYGROUND_SECRET",
-        DATABASE_URL=servers.database_url, REDIS_URL=servers.redis_url, **home.object_store(),
+        "PAGODA_WEBHOOK_SECRET", DATABASE_URL=servers.database_url, REDIS_URL=servers.redis_url, **home.object_store(),
     )  # fmt: skip
 
 

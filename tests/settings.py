@@ -16,6 +16,7 @@ TEST_ENVIRONMENT = {
     "PAGODA_KEY_PEPPERS": f"t1:{secrets.token_hex(32)}",
     "PAGODA_INTERNAL_SECRET": secrets.token_hex(32),
     "PAGODA_PLAYGROUND_SECRET": secrets.token_hex(32),
+    "PAGODA_WEBHOOK_SECRET": secrets.token_hex(32),
 }
 
 _others = {name: value for name, value in os.environ.items() if not name.startswith("PAGODA_")}

@@ -20,6 +20,7 @@ GOOD = {
     "PAGODA_KEY_PEPPERS": f"p1:{'ab' * 32}",
     "PAGODA_INTERNAL_SECRET": "i" * 40,
     "PAGODA_PLAYGROUND_SECRET": "cd" * 32,
+    "PAGODA_WEBHOOK_SECRET": "ef" * 32,
 }
 
 
@@ -44,6 +45,7 @@ def test_without_its_secrets_nothing_starts_and_each_is_named():
         ("PAGODA_SECRET_KEY", ""),
         ("PAGODA_KEY_PEPPERS", "p1:abcd"),
         ("PAGODA_PLAYGROUND_SECRET", "short"),
+        ("PAGODA_WEBHOOK_SECRET", "short"),
         ("PAGODA_DEBUG", "yes"),
         ("DATABASE_URL", "not a url"),
     ],
