@@ -7,13 +7,15 @@ ATTEMPT = "x-pagoda-attempt"
 DEPLOYMENT = "x-pagoda-deployment"
 VERSION = "x-pagoda-version"
 ARM = "x-pagoda-arm"
+FORCED = "x-pagoda-forced"
+"""``1``: the caller chose the arm or the version; its usage records say so."""
 METER = "x-pagoda-meter"
 """``1``: a comment line ``: t=<completion tokens so far>`` precedes each stream event, for the gateway to strip.
 
 Two more fields may follow, each after a space: ``p=<prompt tokens>`` and ``c=<cached tokens>``. With them the gateway
 settles the token limit by the replica's count even where the caller asked for no usage."""
 
-INTERNAL = frozenset({TENANT, KEY, REQUEST_ID, ATTEMPT, DEPLOYMENT, VERSION, ARM, METER})
+INTERNAL = frozenset({TENANT, KEY, REQUEST_ID, ATTEMPT, DEPLOYMENT, VERSION, ARM, FORCED, METER})
 PUBLIC_REQUEST_ID = "x-request-id"
 SESSION = "x-pagoda-session"
 """A caller's word for a conversation: requests that share it land on the same arm of a deployment."""

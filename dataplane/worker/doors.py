@@ -28,6 +28,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     deployment_id: str = ""
     version_id: str = ""
     arm: str = "stable"
+    forced: bool = False
     billed: bool = False
     metered: bool = False
 
@@ -70,6 +71,7 @@ def read_caller(scope: MutableMapping[str, Any], trust_header: bool) -> Caller:
         deployment_id=found.get(headers.DEPLOYMENT, ""),
         version_id=found.get(headers.VERSION, ""),
         arm=found.get(headers.ARM, "stable"),
+        forced=found.get(headers.FORCED) == "1",
         billed=request_id is not None and headers.TENANT in found,
         metered=found.get(headers.METER) == "1",
     )

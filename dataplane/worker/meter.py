@@ -58,6 +58,7 @@ class Meter:
             key_id=caller.key_id,
             replica_id=replica_id,
             arm=caller.arm,
+            forced=caller.forced,
             stream=stream,
             endpoint=endpoint,
         )

@@ -22,6 +22,7 @@ FROM_GATEWAY = {
     headers.DEPLOYMENT: "dep_a",
     headers.VERSION: "ver_a",
     headers.ARM: "candidate",
+    headers.FORCED: "1",
     headers.METER: "1",
 }
 
@@ -30,7 +31,7 @@ def test_on_the_unix_socket_the_internal_headers_count() -> None:
     caller = doors.read_caller(scope(UNIX, **FROM_GATEWAY), trust_header=False)
     assert caller == doors.Caller(
         request_id=REQUEST_ID, trusted=True, attempt=2, tenant_id="ten_a", key_id="key_a", deployment_id="dep_a",
-        version_id="ver_a", arm="candidate", billed=True, metered=True,
+        version_id="ver_a", arm="candidate", forced=True, billed=True, metered=True,
     )  # fmt: skip
 
 
