@@ -7,13 +7,13 @@ The limits are this product's own promises. How many samples a gate needs follow
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from statistics import NormalDist
 from typing import Any
 
 import msgspec
 
 from controlplane.deployments import bounds
 from controlplane.deployments.bounds import Faults
+from controlplane.rollouts.statistics import alpha_at, samples_without_events, z_of
 from tenants.errors import Invalid
 
 MAX_STEPS = 12
@@ -103,53 +103,22 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     judge: JudgeSettings = JudgeSettings()
 
 
-def alpha_at(alpha: float, look: int) -> float:
-    """Return what look number ``look``, from 1, may spend of ``alpha``: a half, a sixth, a twelfth, ...
-
-    The parts ``1 / (k (k + 1))`` add up to one over any number of looks, which nobody knows beforehand: a rollout that
-    was paused and resumed looks again. By the union bound the whole is valid however the looks depend on each other,
-    and the first keeps half. (An O'Brien-Fleming boundary is tighter, but needs the number of looks and each look's
-    share of all samples.) Source: K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials",
-    1983, for spending; the series is the telescoping one.
-
-    Raises:
-        ValueError: looks count from 1.
-    """
-    if look < 1:
-        raise ValueError(f"looks count from 1, this is {look}")
-    return alpha / (look * (look + 1))
-
-
-def quantile_of_normal(alpha: float) -> float:
-    """Return what a standard normal variable exceeds with the chance ``alpha``."""
-    return NormalDist().inv_cdf(1 - alpha)
-
-
-def samples_without_errors(margin: float, z: float) -> int:
-    """Return how many requests without an error prove a rate of at most ``margin``, at ``z`` standard errors.
-
-    Wilson's upper bound of 0 in n is ``z^2 / (n + z^2)``: 539 requests prove 0.5 % at one look of 5 %, more at a look
-    that may spend less. Source: E. B. Wilson, "Probable inference", 1927.
-    """
-    return math.ceil(z * z * (1 / margin - 1) - 1e-9)
-
-
 def minimum_samples(settings: JudgeSettings, look: int = 1) -> dict[Gate, int]:
     """Return how many requests of the candidate each gate needs at the least, at look number ``look``.
 
     They suffice where the candidate is as good as the stable version, and prove nothing of one that is not quite.
     """
-    z = quantile_of_normal(alpha_at(settings.alpha, look))
-    both = z + quantile_of_normal(1 - POWER)
+    z = z_of(alpha_at(settings.alpha, look))
+    both = z + z_of(1 - POWER)
     lengths = (both * _MEDIAN_ERROR * math.sqrt(2) * _LENGTH_SPREAD / math.log(settings.length_stop)) ** 2
-    shares = samples_without_errors(settings.share_stop, z)
+    shares = samples_without_events(settings.share_stop, z)
     return {
-        Gate.ERRORS: samples_without_errors(settings.error_margin, z),
+        Gate.ERRORS: samples_without_events(settings.error_margin, z),
         Gate.TTFT_P95: settings.quantile_samples,
         Gate.TPOT_P95: settings.quantile_samples,
         Gate.LENGTH: math.ceil(lengths),
         Gate.LENGTH_LIMIT: shares,
-        Gate.KV_BLOCKS: shares,
+        Gate.KV_BLOCKS: math.ceil(lengths),
         Gate.PREEMPTIONS: shares,
     }
 
@@ -172,7 +141,7 @@ def scaled(plan: Plan, *, samples: float, time: float = 1.0) -> Plan:
     """Return ``plan`` with ``samples`` times its samples and ``time`` times its seconds: for tests, and little traffic.
 
     Fewer samples prove less, so every limit widens to what they still can prove: the error margin as
-    :func:`samples_without_errors` has it, the others by the root of ``samples``, ratios on the log scale.
+    :func:`samples_without_events` has it, the others by the root of ``samples``, ratios on the log scale.
 
     Args:
         plan: of which sizes.
@@ -195,7 +164,7 @@ def scaled(plan: Plan, *, samples: float, time: float = 1.0) -> Plan:
 
 
 def _widened(settings: JudgeSettings, factor: float) -> JudgeSettings:
-    z = quantile_of_normal(alpha_at(settings.alpha, 1))
+    z = z_of(alpha_at(settings.alpha, 1))
     errors = math.ceil(minimum_samples(settings)[Gate.ERRORS] * factor)
     margin = max(settings.error_margin, z * z / (errors + z * z))
     wider = 1 / math.sqrt(factor)
