@@ -90,6 +90,25 @@ def get_key(*, actor: Actor, key_id: str) -> ApiKey:
     return key
 
 
+def key_labels(*, actor: Actor, key_ids: Collection[str] | None = None) -> dict[str, tuple[str, str]]:
+    """Return (name, prefix) of keys by id, newest first; the playground's own have no prefix to recognise.
+
+    For the platform they are every tenant's.
+
+    Args:
+        actor: whose keys.
+        key_ids: only these; None is all.
+    """
+    require(actor, Permission.KEYS_READ)
+    with reading_as(actor):
+        keys = ApiKey.objects.all() if actor.is_platform else ApiKey.objects.for_tenant(actor.tenant)
+        if key_ids is not None:
+            keys = keys.filter(pk__in=key_ids)
+        return {
+            key.pk: (key.name, key.prefix if key.kind == KeyKind.NORMAL else "") for key in keys.order_by("-created_at")
+        }
+
+
 def tenant_limits(*, actor: Actor) -> Limits:
     """Return the limits of the actor's tenant."""
     require(actor, Permission.QUOTA_READ)

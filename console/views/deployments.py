@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from console import charts, idle, journal
 from console.access import member_page
+from console.views import requests
 from controlplane.deployments import selectors, services
 from controlplane.metering import selectors as metering
 from dataplane.contracts.replica import ReplicaState
@@ -64,7 +65,13 @@ def detail(request: HttpRequest, actor: Actor, deployment_id: str) -> HttpRespon
     if tab not in tabs:
         raise NotFound(f"A deployment has no tab {tab!r} for you.")
     live = f"console/parts/deployment_{tab}.html"
-    context = {**about(actor, summary), "tabs": tabs, "tab": tab, "live": live, **_tab_context(actor, summary, tab)}
+    context = {
+        **about(actor, summary),
+        "tabs": tabs,
+        "tab": tab,
+        "live": live,
+        **_tab_context(request, actor, summary, tab),
+    }
     return render(request, live if request.headers.get("HX-Request") else "console/pages/deployment.html", context)
 
 
@@ -90,11 +97,11 @@ def own(actor: Actor, deployment_id: str) -> selectors.DeploymentSummary:
     return summary
 
 
-def _tab_context(actor: Actor, summary: selectors.DeploymentSummary, tab: str) -> dict[str, Any]:
+def _tab_context(request: HttpRequest, actor: Actor, summary: selectors.DeploymentSummary, tab: str) -> dict[str, Any]:
     deployment_id = summary.deployment.id
     if tab == "requests":
-        rows = metering.list_requests(actor=actor, deployment_id=deployment_id, limit=_ROWS)
-        return {"requests": [("", row) for row in rows]}
+        names = requests.names_in(actor, summary)
+        return requests.listed(request, actor, names, deployment_id=deployment_id)
     if tab == "events":
         events = selectors.list_events(actor=actor, deployment_id=deployment_id, limit=_ROWS)
         return {"events": [(event, *told(event, summary.name)) for event in events]}

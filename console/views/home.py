@@ -74,7 +74,7 @@ def home(request: HttpRequest, actor: Actor) -> HttpResponse:
         "verdict": None if served is None else judge(served, day),
         "errors": None
         if errors is None
-        else [(names.get(row.deployment_id, row.deployment_id), row) for row in errors],
+        else [(row, names.get(row.deployment_id, row.deployment_id), "") for row in errors],
         "has_called": has_called,
         "chart": charts.bars([(hour.label, hour.requests) for hour in day]) if day else None,
         "may_start": actor.may(Permission.KEYS_WRITE),

@@ -26,8 +26,6 @@ RANGES = {
     "30d": ("30 days", timedelta(days=30), Dimension.DAY),
 }
 BREAKDOWNS = {"key": Dimension.KEY, "deployment": Dimension.DEPLOYMENT, "version": Dimension.VERSION}
-_COLUMNS = {"key": "key_id", "deployment": "deployment_id", "version": "version_id"}
-_RECENT_ROWS = 25
 
 
 @require_GET
@@ -41,7 +39,6 @@ def usage(request: HttpRequest, actor: Actor) -> HttpResponse:
     since = first_moment(until, span, unit)
     lines = metering.usage(actor=actor, since=since, until=until, by=BREAKDOWNS[chosen_by])
     names = _names(actor, BREAKDOWNS[chosen_by])
-    rows = metering.list_requests(actor=actor, limit=_RECENT_ROWS) if actor.may(Permission.REQUESTS_READ) else None
     context = {
         "chosen_range": chosen_range,
         "range_words": range_words,
@@ -52,9 +49,7 @@ def usage(request: HttpRequest, actor: Actor) -> HttpResponse:
         "total": {name: sum(getattr(line, name) for line in lines) for name in _SUMMED},
         "chart": _tokens_over_time(actor, since, until, unit),
         "month": metering.month_usage(actor=actor),
-        "requests": None
-        if rows is None
-        else [(_name(names, getattr(row, _COLUMNS[chosen_by]), chosen_by), row) for row in rows],
+        "may_read_requests": actor.may(Permission.REQUESTS_READ),
         "gateway_url": f"{settings.PAGODA_GATEWAY_URL}/v1",
     }
     template = "console/parts/usage_live.html" if request.headers.get("HX-Request") else "console/pages/usage.html"

@@ -13,9 +13,10 @@ from django.db.models.functions import Coalesce, TruncDay
 from django.utils import timezone
 
 from controlplane.metering.models import Price, RejectedRecord, SpoolRecord, UsageHour, UsageRow
+from controlplane.metering.pricing import TokenPrice
 from controlplane.metering.settlement import State
 from dataplane.contracts.ids import Kind, encode
-from dataplane.contracts.usage import UsageRecord
+from dataplane.contracts.usage import Outcome, UsageRecord
 from tenants.actor import Actor, reading_as, require
 from tenants.errors import Invalid, NotFound
 from tenants.roles import Permission
@@ -41,6 +42,23 @@ _COLUMN = {
     Dimension.KEY: F("key_id"),
     Dimension.HOUR: F("hour"),
     Dimension.DAY: TruncDay("hour", tzinfo=UTC),
+}
+
+
+class Ending(StrEnum):
+    """How a request ended, in the classes that people look for."""
+
+    OK = "ok"
+    FAILED = "failed"
+    REFUSED = "refused"
+    RUNNING = "running"
+
+
+_ENDINGS = {
+    Ending.OK: Q(outcome__in=[Outcome.STOP.value, Outcome.LENGTH.value, Outcome.ABORTED.value]),
+    Ending.FAILED: Q(outcome=Outcome.FAILED.value),
+    Ending.REFUSED: Q(outcome=Outcome.REFUSED.value),
+    Ending.RUNNING: Q(state=State.OPEN.value),
 }
 
 
@@ -130,9 +148,13 @@ def list_requests(
     before: str | None = None,
     key_id: str | None = None,
     deployment_id: str | None = None,
+    version_id: str | None = None,
+    arm: str | None = None,
+    ending: Ending | None = None,
+    since: datetime | None = None,
     failed: bool | None = None,
 ) -> list[UsageRow]:
-    """Return a page of requests, newest first.
+    """Return a page of requests, newest first; for the platform of every tenant, with it.
 
     Args:
         actor: whose requests.
@@ -140,20 +162,26 @@ def list_requests(
         before: the id of the last row of the page before: ids sort by the time they were minted.
         key_id: only this key's.
         deployment_id: only this deployment's.
+        version_id: only what this version served.
+        arm: only what this arm served.
+        ending: only those that ended so.
+        since: nothing that began before.
         failed: only those that failed or were refused (True), or only the others (False).
     """
     require(actor, Permission.REQUESTS_READ)
+    exact = {"key_id": key_id, "deployment_id": deployment_id, "version_id": version_id, "arm": arm, "pk__lt": before}
     with reading_as(actor):
-        rows = _rows(actor)
-        if before is not None:
-            rows = rows.filter(pk__lt=before)
-        if key_id is not None:
-            rows = rows.filter(key_id=key_id)
-        if deployment_id is not None:
-            rows = rows.filter(deployment_id=deployment_id)
+        rows = _rows(actor).filter(**{name: value for name, value in exact.items() if value is not None})
+        if since is not None:
+            # By the id, whose index is the order of the page, too: a narrow range ends the search early.
+            rows = rows.filter(pk__gte=encode(Kind.REQUEST, int(since.timestamp() * 1000), 0))
+        if ending is not None:
+            rows = rows.filter(_ENDINGS[ending])
         if failed is not None:
-            unwell = Q(outcome__in=["failed", "refused"])
+            unwell = _ENDINGS[Ending.FAILED] | _ENDINGS[Ending.REFUSED]
             rows = rows.filter(unwell) if failed else rows.exclude(unwell)
+        if actor.is_platform:
+            rows = rows.select_related("tenant")
         return list(rows.order_by("-request_id")[: min(limit, MAX_PAGE_ROWS)])
 
 
@@ -165,7 +193,7 @@ def get_request(*, actor: Actor, request_id: str) -> RequestDetail:
     """
     require(actor, Permission.REQUESTS_READ)
     with reading_as(actor):
-        row = _rows(actor).filter(pk=request_id).first()
+        row = _rows(actor).select_related("tenant").filter(pk=request_id).first()
         bodies = list(SpoolRecord.objects.filter(request_id=request_id).values_list("body", flat=True))
     if row is None:
         raise NotFound("There is no such request.")
@@ -200,6 +228,22 @@ def list_prices(*, actor: Actor) -> list[Price]:
     require(actor, Permission.USAGE_READ)
     with reading_as(actor):
         return list(Price.objects.order_by("deployment_id", "-effective_from"))
+
+
+def price_at(*, actor: Actor, deployment_id: str, moment: datetime) -> TokenPrice | None:
+    """Return what a deployment's tokens cost at ``moment``: its own price, else the default, else None."""
+    require(actor, Permission.USAGE_READ)
+    with reading_as(actor):
+        prices = Price.objects.filter(deployment_id__in=["", deployment_id], effective_from__lte=moment)
+        price = prices.order_by("-deployment_id", "-effective_from").first()
+    return None if price is None else price.tokens
+
+
+def is_priced(*, actor: Actor) -> bool:
+    """Say whether any price has ever been set: without one nothing costs."""
+    require(actor, Permission.USAGE_READ)
+    with reading_as(actor):
+        return Price.objects.exists()
 
 
 def count_open(*, actor: Actor) -> tuple[int, int]:

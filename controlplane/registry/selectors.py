@@ -1,6 +1,6 @@
 """What there is of models and versions, as the actor may see it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from django.db.models import Count, Max, Q, QuerySet
@@ -74,6 +74,22 @@ def list_versions(*, actor: Actor, model_id: str | None = None) -> list[ModelVer
         if model_id is not None:
             found = found.filter(model_id=model_id)
         return list(found.order_by("model__name", "-number"))
+
+
+def version_labels(*, actor: Actor, version_ids: Collection[str] | None = None) -> dict[str, tuple[str, int]]:
+    """Return (model's name, number) of versions by id, deleted ones too; for the platform every tenant's.
+
+    Args:
+        actor: whose versions.
+        version_ids: only these; None is all.
+    """
+    require(actor, Permission.MODELS_READ)
+    with reading_as(actor):
+        found = ModelVersion.objects.all() if actor.is_platform else ModelVersion.objects.for_tenant(actor.tenant)
+        if version_ids is not None:
+            found = found.filter(pk__in=version_ids)
+        rows = found.order_by("model__name", "-number").values_list("pk", "model__name", "number")
+        return {pk: (name, number) for pk, name, number in rows}
 
 
 def get_version(*, actor: Actor, version_id: str) -> ModelVersion:

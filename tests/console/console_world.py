@@ -16,6 +16,7 @@ from spool_records import Life
 from controlplane.deployments import fleet
 from controlplane.metering import services as metering
 from dataplane.contracts.generation import EngineLoad, TenantLoad
+from dataplane.contracts.ids import Kind, new_id
 from dataplane.contracts.replica import FleetReport, ReplicaEvent, ReplicaReport, ReplicaState, ReplicaTable
 from dataplane.contracts.usage import Outcome
 from tenants.actor import member_actor
@@ -38,12 +39,19 @@ def fill(personas: Personas, num_requests: int = 3, num_replicas: int = 1) -> Si
     names = [f"rep_{number}" for number in range(num_replicas)]
     _report(personas, deployment.id, names, now_ms)
     fields = {"deployment_id": deployment.id, "version_id": version.id, "key_id": key.id, "at_ms": now_ms - 1000}
-    lives = [Life(personas.acme.id, **fields) for _ in range(num_requests)]
-    failed = Life(personas.acme.id, **fields)
+    lives = [late(personas.acme.id, **fields) for _ in range(num_requests)]
+    failed = late(personas.acme.id, **fields)
     records = [record for life in lives for record in life.whole(10)]
     metering.ingest(actor=PLATFORM, records=[*records, failed.admit(), *_broken(failed)])
     metering.roll_up(actor=PLATFORM)
     return SimpleNamespace(deployment=deployment, key=key, version=version, request_id=lives[0].request_id)
+
+
+def late(tenant_id: str, **fields: Any) -> Life:
+    """Return the life of a request whose id was minted now."""
+    life = Life(tenant_id, **{"at_ms": int(time.time() * 1000)} | fields)
+    life.request_id = new_id(Kind.REQUEST)
+    return life
 
 
 def _broken(life: Life) -> list:

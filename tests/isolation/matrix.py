@@ -138,6 +138,8 @@ console:key-roll GET                                  302   200 200   403  403  
 console:key-roll POST                                 302   201 201   403  403     404  404  302  302  302
 console:key-revoke GET                                302   200 200   403  403     404  404  302  302  302
 console:key-revoke POST                               302   422 422   403  403     404  404  302  302  302
+console:requests GET                                  302   200 200   200  403     404  404  302  302  302
+console:request GET                                   302   200 200   200  403     404  404  302  302  302
 console:usage GET                                     302   200 200   200  200     404  404  302  302  302
 console:members GET                                   302   200 200   200  200     404  404  302  302  302
 console:member-leave GET                              302   200 200   200  200     404  404  302  302  302
@@ -161,6 +163,8 @@ console:budget-unshare POST                           302   404 404   404  404  
 console:warm-pool GET                                 302   404 404   404  404     404  200  302  302  302
 console:prices GET                                    302   404 404   404  404     404  200  302  302  302
 console:prices POST                                   302   404 404   404  404     404  422  302  302  302
+console:platform-requests GET                         302   404 404   404  404     404  200  302  302  302
+console:platform-request GET                          302   404 404   404  404     404  200  302  302  302
 console:jobs GET                                      302   404 404   404  404     404  200  302  302  302
 console:job-retry POST                                302   404 404   404  404     404  302  302  302  302
 console:platform-audit GET                            302   404 404   404  404     404  200  302  302  302

@@ -2,7 +2,9 @@
 
 from controlplane.deployments.dependents import Dependents
 from controlplane.deployments.selectors.deployments import (
+    DeploymentName,
     DeploymentSummary,
+    deployment_names,
     deployment_state,
     find_deployment,
     get_deployment,
@@ -28,6 +30,7 @@ __all__ = [
     "Costs",
     "Dependents",
     "DeploymentEvent",
+    "DeploymentName",
     "DeploymentState",
     "DeploymentSummary",
     "EventKind",
@@ -37,6 +40,7 @@ __all__ = [
     "Standing",
     "TenantPool",
     "by_tenant",
+    "deployment_names",
     "deployment_state",
     "find_deployment",
     "get_deployment",

@@ -1,7 +1,7 @@
 """Deployments as the actor may see them."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from django.db.models import Q, QuerySet
@@ -15,6 +15,15 @@ from dataplane.contracts.replica import ReplicaReport, ReplicaState
 from tenants.actor import Actor, reading_as, require
 from tenants.errors import NotFound
 from tenants.roles import Permission
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentName:
+    """What a tenant calls a deployment. ``is_deleted`` where there is only its usage left."""
+
+    name: str
+    is_own: bool
+    is_deleted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,27 @@ def get_deployment(*, actor: Actor, deployment_id: str) -> DeploymentSummary:
     return found[0]
 
 
+def deployment_names(*, actor: Actor, deployment_ids: Collection[str] | None = None) -> dict[str, DeploymentName]:
+    """Return what the actor calls deployments, by id: the tenant's own, deleted ones too, then what it may call.
+
+    For the platform they are every tenant's, each as its guests call it.
+
+    Args:
+        actor: who calls.
+        deployment_ids: only these; None is all.
+    """
+    require(actor, Permission.DEPLOYMENTS_READ)
+    with reading_as(actor):
+        found = Deployment.objects.all() if actor.is_platform else _visible_once(actor)
+        if deployment_ids is not None:
+            found = found.filter(pk__in=deployment_ids)
+        rows = [(row, row.tenant_id == getattr(actor.home, "pk", None)) for row in found.order_by("name", "pk")]
+    return {
+        row.pk: DeploymentName(row.name if is_own else f"{row.owner}/{row.name}", is_own, row.state == Life.DELETED)
+        for row, is_own in sorted(rows, key=lambda pair: (pair[0].state == Life.DELETED, not pair[1]))
+    }
+
+
 def find_deployment(*, actor: Actor, name: str) -> DeploymentSummary | None:
     """Return the tenant's own deployment called ``name``, or None."""
     require(actor, Permission.DEPLOYMENTS_READ)
@@ -107,8 +137,12 @@ def list_all_deployments(*, actor: Actor) -> list[Deployment]:
 
 
 def _visible(actor: Actor) -> QuerySet[Deployment]:
+    return _visible_once(actor).exclude(state=Life.DELETED)
+
+
+def _visible_once(actor: Actor) -> QuerySet[Deployment]:
     granted = Grant.objects.filter(grantee=actor.tenant).values("deployment_id")
-    return Deployment.objects.exclude(state=Life.DELETED).filter(Q(tenant=actor.tenant) | Q(pk__in=granted))
+    return Deployment.objects.filter(Q(tenant=actor.tenant) | Q(pk__in=granted))
 
 
 def _summaries(actor: Actor, deployments: QuerySet[Deployment]) -> list[DeploymentSummary]:
