@@ -176,8 +176,10 @@ class Fleet:
         """Note what is used now, and return when each deployment was used last."""
         waiting = self._demands.waiting(now_s)
         used = waiting.keys() & catalog.deployments.keys()
-        for replica in self._replicas.values():
-            if replica.state is ReplicaState.READY and replica.assignment and replica.has_worked():
+        ready = [replica for replica in self._replicas.values() if replica.state is ReplicaState.READY]
+        for replica in ready:
+            worked = replica.has_worked()
+            if worked and replica.assignment and not placement.without_weight(catalog, replica.assignment):
                 used.add(replica.assignment.deployment_id)
         for deployment_id in used:
             self._memory.used(deployment_id, now_s)
@@ -253,8 +255,10 @@ class Fleet:
             replica.wake(cause, self._starts.answered(replica.assignment, Tier.ASLEEP, time.monotonic()))
 
     def _shares_of(self, assignment: Assignment, catalog: Catalog) -> dict[str, Share]:
-        total = sum(n for a, n in self._plan.wanted.items() if a.deployment_id == assignment.deployment_id)
-        return shares.split(catalog.deployments[assignment.deployment_id].grants, total)
+        """Return the shares on one replica: each version has them whole, since an arm can have all of a tenant's calls."""
+        others = [n for a, n in self._plan.wanted.items() if a.deployment_id == assignment.deployment_id]
+        count = self._plan.wanted.get(assignment, max(others))  # one that is outdated serves in the place of others
+        return shares.split(catalog.deployments[assignment.deployment_id].grants, count)
 
     def _send_shares(self, catalog: Catalog) -> None:
         for replica in self._replicas.values():
@@ -317,7 +321,8 @@ class Fleet:
         if trials.is_trial(assignment.deployment_id):
             self.trials.passed(assignment.deployment_id, replica.first_token_ms, now_s)
             return
-        self._memory.used(assignment.deployment_id, now_s)  # its idle time begins here
+        if not placement.without_weight(self._catalog, assignment):
+            self._memory.used(assignment.deployment_id, now_s)  # its idle time begins here
         if need is None:
             return
         replica.need, tier = None, need.tier

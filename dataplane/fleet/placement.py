@@ -2,14 +2,17 @@
 
 The rules, each held by a property test:
 
-1. An active deployment gets, of every version whose arm has weight, the replicas it keeps ready, or one while it is in
-   use, never more than ``max_replicas``. Idle, its replicas step down as :mod:`.tiers` says.
+1. An active deployment gets the replicas it keeps ready, or one while it is in use, never more than ``max_replicas``.
+   Its stable arm has them all, a candidate its part of them and one at least
+   (:func:`~dataplane.contracts.arms.replicas_for`). Idle, the stable arm steps down as :mod:`.tiers` says. An arm that
+   is held asleep keeps one sleeper, which nothing but a lack of memory or processes ends.
 2. A version is attached only to a WARM_IDLE process that never held weights. A process that did is stopped, never
    reused: one owner's private weights cannot meet another owner's requests.
 3. Waking comes before loading, and both before stepping down. What sleeps stays within the node's memory budget, and
    gives way to what needs a process: the least recently used first.
 4. A replica that serves is drained before it stops. An outdated one (version out of every arm, other engine settings,
-   new name) is drained only when all of its deployment's wanted replicas are READY: no gap in traffic.
+   new name) is drained, and an arm put to sleep that is held so, only when all of its deployment's wanted replicas are
+   READY: no gap in traffic.
 5. What failed is not tried again before its back-off ends.
 6. The floor of warm idle processes is refilled when nothing is loading: a start does not slow a replacement down.
 7. Never more than ``max_processes``.
@@ -19,7 +22,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from dataplane.contracts.catalog import Catalog, DeploymentEntry
+from dataplane.contracts import arms
+from dataplane.contracts.catalog import Arm, Catalog, DeploymentEntry, Hold
 from dataplane.contracts.replica import ReplicaState, Tier
 from dataplane.fleet import tiers
 from dataplane.fleet.plan import (
@@ -47,31 +51,46 @@ _OUTDATED = "replaced by a newer version or other settings"
 _GONE = frozenset({ReplicaState.COLD, ReplicaState.STOPPED})
 
 
-def servable(catalog: Catalog) -> dict[Assignment, DeploymentEntry]:
-    """Return every assignment of an active deployment that may have replicas: what is served now or on a call.
+def servable(catalog: Catalog) -> dict[Assignment, tuple[DeploymentEntry, Arm]]:
+    """Return every assignment of an active deployment that may have replicas: what is served now or on a call, or held.
 
-    A deployment that names a version the catalog lacks has nothing of it: the entry arrives with a later snapshot.
+    A deployment that names a version the catalog lacks has nothing of it: the entry arrives with a later snapshot. Of
+    two arms with one version the one that needs more counts.
     """
-    return {
-        assignment: deployment
-        for deployment in catalog.deployments.values()
-        if deployment.active and deployment.max_replicas > 0
-        for assignment in _assignments(catalog, deployment)
-    }
+    found: dict[Assignment, tuple[DeploymentEntry, Arm]] = {}
+    for deployment in catalog.deployments.values():
+        if deployment.active and deployment.max_replicas > 0:
+            for arm in sorted(deployment.arms, key=lambda arm: arms.replicas_for(arm, 100), reverse=True):
+                assignment = _assignment(catalog, deployment, arm)
+                if assignment is not None and _has_replicas(arm):
+                    found.setdefault(assignment, (deployment, arm))
+    return found
 
 
-def _assignments(catalog: Catalog, deployment: DeploymentEntry) -> Iterator[Assignment]:
-    for arm in deployment.arms:
-        version = catalog.versions.get(arm.version_id)
-        if arm.weight > 0 and version is not None:
-            yield Assignment(
-                deployment_id=deployment.id,
-                version_id=version.id,
-                version_digest=version.digest,
-                owner_tenant_id=version.tenant_id,
-                served_name=deployment.name,
-                engine=deployment.engine,
-            )
+def without_weight(catalog: Catalog, assignment: Assignment) -> bool:
+    """Say whether an assignment is of an arm without weight: who calls it tries it, and does not use the deployment."""
+    deployment = catalog.deployments.get(assignment.deployment_id)
+    known = deployment.arms if deployment else ()
+    weights = [arm.weight for arm in known if arm.version_id == assignment.version_id]
+    return bool(weights) and not any(weights)
+
+
+def _has_replicas(arm: Arm) -> bool:
+    return arms.replicas_for(arm, 1) > 0 or arm.hold is Hold.ASLEEP
+
+
+def _assignment(catalog: Catalog, deployment: DeploymentEntry, arm: Arm) -> Assignment | None:
+    version = catalog.versions.get(arm.version_id)
+    if version is None:
+        return None
+    return Assignment(
+        deployment_id=deployment.id,
+        version_id=version.id,
+        version_digest=version.digest,
+        owner_tenant_id=version.tenant_id,
+        served_name=deployment.name,
+        engine=deployment.engine,
+    )
 
 
 def plan(catalog: Catalog, seen: Observation, policy: Policy, now_s: float) -> Plan:
@@ -91,8 +110,11 @@ class _Planner:
         self._vacancies: list[Vacancy] = []
         self._alarms_s: list[float] = []
         servable_now = servable(catalog)
-        goals = {deployment.id: self._goal(deployment) for deployment in servable_now.values()}
-        self._goals = {assignment: goals[deployment.id] for assignment, deployment in servable_now.items()}
+        wholes = {deployment.id: self._goal(deployment) for deployment, _ in servable_now.values()}
+        self._goals = {
+            assignment: tiers.of_arm(arm, wholes[deployment.id])
+            for assignment, (deployment, arm) in servable_now.items()
+        }
         self._wanted = {assignment: goal.ready for assignment, goal in self._goals.items() if goal.ready}
         replicas = [replica for replica in seen.replicas if replica.state not in _GONE]
         self._processes = len(replicas)
@@ -103,7 +125,13 @@ class _Planner:
         self._asleep = [replica for replica in staying if replica.state is ReplicaState.ASLEEP]
 
     def _goal(self, deployment: DeploymentEntry) -> Goal:
-        pending = sum(r.pending for r in self._seen.replicas if _deployment_of(r) == deployment.id)
+        pending = sum(
+            replica.pending
+            for replica in self._seen.replicas
+            if replica.assignment is not None
+            and replica.assignment.deployment_id == deployment.id
+            and not without_weight(self._catalog, replica.assignment)
+        )
         use = self._seen.uses.get(deployment.id, Use())
         use = Use(last_s=use.last_s, is_now=use.is_now or pending > 0)
         goal = tiers.goal(deployment, use, self._now_s, self._seen.unix_s)
@@ -205,49 +233,58 @@ class _Planner:
         """End what is outdated (once its successors are READY) and what is too many."""
         for deployment_id in dict.fromkeys(map(_deployment_of, self._live)):
             replicas = [r for r in self._live if _deployment_of(r) == deployment_id]
-            targets = {a: n for a, n in self._wanted.items() if a.deployment_id == deployment_id}
             if self._lacks_version(deployment_id):
                 continue
-            succeeded = all(
-                sum(r.assignment == a and r.state is ReplicaState.READY for r in replicas) >= n
-                for a, n in targets.items()
-            )
+            succeeded = self._has_all(deployment_id)
             for replica in replicas:
                 if replica.assignment not in self._goals and (succeeded or replica.state in _SERVING_SOON):
                     self._end(replica, _OUTDATED if self._serves(deployment_id) else "not wanted")
-            for assignment, count in targets.items():
+            for assignment, count in self._targets(deployment_id):
                 for replica in _surplus([r for r in replicas if r.assignment == assignment], count):
                     self._end(replica, f"one more than the {count} wanted")
+
+    def _targets(self, deployment_id: str) -> list[tuple[Assignment, int]]:
+        return [(a, count) for a, count in self._wanted.items() if a.deployment_id == deployment_id]
+
+    def _has_all(self, deployment_id: str) -> bool:
+        """Say whether every replica that is wanted of a deployment is READY."""
+        return all(
+            sum(replica.state is ReplicaState.READY for replica in self._serving(assignment)) >= count
+            for assignment, count in self._targets(deployment_id)
+        )
 
     def _serves(self, deployment_id: str) -> bool:
         return any(assignment.deployment_id == deployment_id for assignment in self._goals)
 
     def _step_down(self) -> None:
-        """Have the idle sleep, or end where their tier is deeper or the node's memory for sleepers is needed by others.
+        """Have the idle and the held sleep, or end where their tier is deeper or others need the memory for sleepers.
 
-        A replica that is still starting finishes first: whoever it was started for may come back.
+        A replica that is still starting finishes first: whoever it was started for may come back. One of an arm that is
+        held finishes its requests first: none come any more, but those of an arm with weight did until now.
         """
         staying: list[ReplicaView] = []
         for replica in self._asleep:
             one_is_enough = any(other.assignment == replica.assignment for other in staying)
-            cause = "idle: one sleeps already" if one_is_enough else self._why_not_asleep(replica)
+            cause = "one of its kind sleeps already" if one_is_enough else self._why_not_asleep(replica)
             if cause is None:
                 staying.append(replica)
             else:
                 self._end(replica, cause)
         for assignment, goal in self._goals.items():
-            if goal.ready == 0:
-                idle = [r for r in self._serving(assignment) if r.state is ReplicaState.READY]
+            if goal.ready == 0 and (not goal.held or self._has_all(assignment.deployment_id)):
+                serving = [r for r in self._serving(assignment) if r.state is ReplicaState.READY]
+                serving.sort(key=lambda replica: replica.pending)
                 asleep = any(replica.assignment == assignment for replica in staying)
                 may_sleep = 1 if goal.tier is Tier.ASLEEP and not asleep else 0
-                staying += idle[:may_sleep]
-                for replica in idle[may_sleep:]:
-                    self._end(replica, f"idle: steps down to {Tier.WARM if goal.tier is Tier.ASLEEP else goal.tier}")
+                staying += [replica for replica in serving[:may_sleep] if replica.pending == 0]
+                for replica in serving[may_sleep:]:
+                    tier = Tier.WARM if goal.tier is Tier.ASLEEP else goal.tier
+                    self._end(replica, f"{_reason(goal)}: steps down to {tier}")
         self._fit_into_memory(staying)
 
     def _why_not_asleep(self, replica: ReplicaView) -> str | None:
         deployment_id = _deployment_of(replica)
-        goal = self._goals.get(replica.assignment) if replica.assignment else None
+        goal = self._goal_of(replica)
         if goal is None:
             if self._lacks_version(deployment_id):
                 return None
@@ -257,25 +294,31 @@ class _Planner:
         return None if goal.tier is Tier.ASLEEP else f"idle: steps down to {goal.tier}"
 
     def _fit_into_memory(self, sleepers: list[ReplicaView]) -> None:
-        fitting = tiers.within_budget(
-            [Sleeper(r.replica_id, r.memory_bytes, self._last_use_s(r)) for r in sleepers],
-            self._policy.asleep_budget_bytes,
-        )
+        fitting = tiers.within_budget([self._sleeper(r) for r in sleepers], self._policy.asleep_budget_bytes)
         for replica in sleepers:
+            why = _reason(self._goal_of(replica))
             if replica.replica_id not in fitting:
-                self._end(replica, "idle: the node's memory for sleeping replicas is taken by those used later")
+                self._end(replica, f"{why}: the node's memory for sleeping replicas is taken by those used later")
             elif replica.state is ReplicaState.READY:
-                self._actions.append(Sleep(replica.replica_id, "idle: steps down to asleep"))
+                self._actions.append(Sleep(replica.replica_id, f"{why}: steps down to asleep"))
         self._asleep = [r for r in sleepers if r.replica_id in fitting and r.state is ReplicaState.ASLEEP]
 
-    def _last_use_s(self, replica: ReplicaView) -> float:
-        last_s = self._seen.uses.get(_deployment_of(replica), Use()).last_s
-        return -math.inf if last_s is None else last_s
+    def _goal_of(self, replica: ReplicaView) -> Goal | None:
+        return self._goals.get(replica.assignment) if replica.assignment else None
+
+    def _sleeper(self, replica: ReplicaView) -> Sleeper:
+        goal, last_s = self._goal_of(replica), self._seen.uses.get(_deployment_of(replica), Use()).last_s
+        return Sleeper(
+            replica_id=replica.replica_id,
+            memory_bytes=replica.memory_bytes,
+            last_s=-math.inf if last_s is None else last_s,
+            held=goal is not None and goal.held,
+        )
 
     def _resting(self) -> Iterator[Resting]:
         held = {r.assignment for r in self._seen.replicas if r.state not in _GONE and not r.ending}
         for assignment, goal in self._goals.items():
-            if goal.ready == 0 and goal.tier is not None and assignment not in held:
+            if goal.ready == 0 and goal.tier is not None and not goal.held and assignment not in held:
                 yield Resting(assignment, Tier.WARM if goal.tier is Tier.ASLEEP else goal.tier)
 
     def _lacks_version(self, deployment_id: str) -> bool:
@@ -283,7 +326,7 @@ class _Planner:
         deployment = self._catalog.deployments.get(deployment_id)
         if deployment is None or not deployment.active:
             return False
-        return any(arm.weight > 0 and arm.version_id not in self._catalog.versions for arm in deployment.arms)
+        return any(_has_replicas(arm) and arm.version_id not in self._catalog.versions for arm in deployment.arms)
 
     def _end(self, replica: ReplicaView, cause: str) -> None:
         kind = Drain if replica.state is ReplicaState.READY else Stop
@@ -306,8 +349,13 @@ class _Planner:
     def _make_room(self, short: int) -> None:
         """End sleepers where callers lack so many processes; those that end already count."""
         short -= sum(replica.ending for replica in self._seen.replicas if replica.state not in _GONE)
-        for replica in sorted(self._asleep, key=self._last_use_s)[: max(0, short)]:
-            self._end(replica, "idle: its process makes room for one that is needed now")
+        for replica in sorted(self._asleep, key=lambda r: self._sleeper(r).rank)[: max(0, short)]:
+            self._end(replica, f"{_reason(self._goal_of(replica))}: its process makes room for one that is needed now")
+
+
+def _reason(goal: Goal | None) -> str:
+    """Say why a replica does not serve."""
+    return "held for a way back" if goal is not None and goal.held else "idle"
 
 
 def _deployment_of(replica: ReplicaView) -> str:

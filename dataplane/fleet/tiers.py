@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dataplane.contracts.catalog import DeploymentEntry, IdlePolicy, kept_replicas
+from dataplane.contracts import arms
+from dataplane.contracts.catalog import Arm, DeploymentEntry, Hold, IdlePolicy, kept_replicas
 from dataplane.contracts.replica import Tier
 
 
@@ -25,14 +26,16 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """How many replicas of each version are to be READY; where there are none, the tier that the deployment rests in.
+    """How many replicas are to be READY; where there are none, the tier that is rested in.
 
-    ``next_at_s`` (caller's clock): when the answer changes if nothing is used until then.
+    ``next_at_s`` (caller's clock): when the answer changes if nothing is used until then. ``held``: it sleeps for a way
+    back and not because it is idle, and nothing is loaded for that.
     """
 
     ready: int
     tier: Tier | None = None
     next_at_s: float | None = None
+    held: bool = False
 
 
 def goal(deployment: DeploymentEntry, use: Use, now_s: float, unix_s: float) -> Goal:
@@ -58,6 +61,16 @@ def goal(deployment: DeploymentEntry, use: Use, now_s: float, unix_s: float) -> 
     return Goal(ready=0 if reached else 1, tier=reached[-1] if reached else None, next_at_s=min(later, default=None))
 
 
+def of_arm(arm: Arm, whole: Goal) -> Goal:
+    """Return where ``arm`` is to stand in a deployment that is to stand at ``whole``."""
+    ready = arms.replicas_for(arm, whole.ready)
+    if ready > 0:
+        return Goal(ready=ready)
+    if arm.hold is Hold.ASLEEP:
+        return Goal(ready=0, tier=Tier.ASLEEP, held=True)
+    return whole
+
+
 def _steps(policy: IdlePolicy) -> list[tuple[int, Tier]]:
     steps = (
         (policy.asleep_after_s, Tier.ASLEEP),
@@ -68,11 +81,20 @@ def _steps(policy: IdlePolicy) -> list[tuple[int, Tier]]:
 
 
 class Sleeper(msgspec.Struct, frozen=True):
-    """A replica that sleeps or may fall asleep, and the memory it holds then, or at most then."""
+    """A replica that sleeps or may fall asleep, and the memory it holds then, or at most then.
+
+    ``last_s`` is when its deployment was used last, ``held`` as in :class:`Goal`.
+    """
 
     replica_id: str
     memory_bytes: int
     last_s: float
+    held: bool = False
+
+    @property
+    def rank(self) -> tuple[float, bool]:
+        """Who gives way first. Of equals the idle one does: the way back was promised to somebody."""
+        return (self.last_s, self.held)
 
 
 def within_budget(sleepers: Sequence[Sleeper], budget_bytes: int) -> set[str]:
@@ -80,7 +102,7 @@ def within_budget(sleepers: Sequence[Sleeper], budget_bytes: int) -> set[str]:
 
     One that would not fit alone gives way at once, so that the others need not give way for nothing.
     """
-    fitting = sorted((s for s in sleepers if s.memory_bytes <= budget_bytes), key=lambda s: s.last_s, reverse=True)
+    fitting = sorted((s for s in sleepers if s.memory_bytes <= budget_bytes), key=lambda s: s.rank, reverse=True)
     total_bytes = sum(sleeper.memory_bytes for sleeper in fitting)
     while total_bytes > budget_bytes:
         total_bytes -= fitting.pop().memory_bytes

@@ -3,9 +3,10 @@ from collections import Counter
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning import READY_FILES, VERSIONS, catalog_of, catalogs, deployment, policies
+from planning import READY_FILES, VERSIONS, catalog_of, catalogs, deployment, held_asleep, policies
 
-from dataplane.contracts.catalog import Catalog, IdlePolicy, kept_replicas
+from dataplane.contracts.arms import replicas_for
+from dataplane.contracts.catalog import STABLE, Catalog, IdlePolicy, kept_replicas
 from dataplane.contracts.replica import ReplicaState as S
 from dataplane.contracts.replica import Tier
 from dataplane.fleet import placement
@@ -137,7 +138,8 @@ def check_a_deployment_that_serves_goes_on_serving(
     catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
 ) -> None:
     drained = {action.replica_id for action in plan.actions if isinstance(action, Drain)}
-    for deployment_id in {assignment.deployment_id for assignment in plan.wanted}:
+    arms = {assignment: arm.name for assignment, (_, arm) in placement.servable(catalog).items()}
+    for deployment_id in {assignment.deployment_id for assignment in plan.wanted if arms[assignment] == STABLE}:
         ready = {
             view.replica_id
             for view in seen.replicas
@@ -166,9 +168,15 @@ def check_what_serves_is_not_ended_for_an_equal_that_does_not(
             assert all(rival.ending or rival.replica_id in ended for rival in rivals)
 
 
-def in_use(seen: Observation, deployment_id: str) -> bool:
-    """Whether callers wait or requests run."""
-    pending = any(v.pending for v in seen.replicas if v.assignment and v.assignment.deployment_id == deployment_id)
+def in_use(catalog: Catalog, seen: Observation, deployment_id: str) -> bool:
+    """Whether callers wait or requests run, but for those of testers."""
+    pending = any(
+        view.pending
+        for view in seen.replicas
+        if view.assignment
+        and view.assignment.deployment_id == deployment_id
+        and not placement.without_weight(catalog, view.assignment)
+    )
     return pending or seen.uses.get(deployment_id, Use()).is_now
 
 
@@ -180,13 +188,40 @@ def check_only_the_idle_step_down_and_only_as_far_as_their_policy_says(
         if isinstance(action, (Drain, Stop, Sleep)) and action.cause.startswith("idle"):
             view = views[action.replica_id]
             entry = catalog.deployments[view.assignment.deployment_id]
-            assert not in_use(seen, entry.id)
+            assert not in_use(catalog, seen, entry.id)
             assert kept_replicas(entry, seen.unix_s) == 0
-            if view.state is S.READY:
+            if view.state is S.READY and view.assignment not in held_asleep(catalog):
                 idle_s = now_s - (seen.uses.get(entry.id, Use()).last_s or 0.0)
                 reached = [entry.idle.asleep_after_s, entry.idle.warm_after_s, entry.idle.disk_after_s]
                 never_used = seen.uses.get(entry.id, Use()).last_s is None
                 assert never_used or any(after_s is not None and after_s <= idle_s for after_s in reached)
+
+
+def check_each_arm_has_its_part_of_what_its_deployment_needs(
+    catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
+) -> None:
+    for entry in catalog.deployments.values():
+        counts = {
+            arm.name: plan.wanted.get(a, 0) for a, (of, arm) in placement.servable(catalog).items() if of is entry
+        }
+        if counts:
+            stable = kept_replicas(entry, seen.unix_s) or int(in_use(catalog, seen, entry.id))
+            assert counts[STABLE] >= stable
+            others = {arm.name: replicas_for(arm, counts[STABLE]) for arm in entry.arms if arm.name in counts}
+            assert counts == others | {STABLE: counts[STABLE]}
+
+
+def check_a_way_back_is_put_to_sleep_only_behind_a_deployment_that_serves_and_when_its_own_requests_are_over(
+    catalog: Catalog, seen: Observation, policy: Policy, now_s: float, plan: Plan
+) -> None:
+    views = {view.replica_id: view for view in seen.replicas}
+    ready = Counter(view.assignment for view in seen.replicas if view.state is S.READY and not view.ending)
+    for action in plan.actions:
+        if isinstance(action, (Sleep, Drain)) and views[action.replica_id].assignment in held_asleep(catalog):
+            view = views[action.replica_id]
+            assert isinstance(action, Drain) or view.pending == 0
+            wanted = {a: n for a, n in plan.wanted.items() if a.deployment_id == view.assignment.deployment_id}
+            assert all(ready[assignment] >= count for assignment, count in wanted.items())
 
 
 def check_waking_comes_before_loading(
@@ -219,7 +254,7 @@ def check_what_rests_without_a_process_is_told(
 ) -> None:
     held = {v.assignment for v in seen.replicas if v.state not in {S.COLD, S.STOPPED} and not v.ending}
     resting = {rest.assignment for rest in plan.resting}
-    assert resting == placement.servable(catalog).keys() - plan.wanted.keys() - held
+    assert resting == placement.servable(catalog).keys() - plan.wanted.keys() - held - held_asleep(catalog)
 
 
 @settings(max_examples=200, deadline=None)
@@ -234,6 +269,8 @@ def test_the_rules_of_placement_hold_in_any_situation(situation: tuple, now_s: f
         check_every_missing_replica_is_a_vacancy_with_a_cause,
         check_what_serves_is_not_ended_for_an_equal_that_does_not,
         check_only_the_idle_step_down_and_only_as_far_as_their_policy_says,
+        check_each_arm_has_its_part_of_what_its_deployment_needs,
+        check_a_way_back_is_put_to_sleep_only_behind_a_deployment_that_serves_and_when_its_own_requests_are_over,
         check_waking_comes_before_loading,
         check_what_sleeps_fits_the_memory_for_it,
         check_what_rests_without_a_process_is_told,

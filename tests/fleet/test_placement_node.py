@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from planning import catalog_of, catalogs
+from planning import catalog_of, catalogs, held_asleep
 
 from dataplane.contracts.catalog import Catalog
 from dataplane.contracts.replica import ReplicaState as S
@@ -154,8 +154,9 @@ class Node(RuleBasedStateMachine):
         assert ready == Counter(plan.wanted)
         asleep = {view.assignment for view in self.replicas.values() if view.state is S.ASLEEP}
         resting = {rest.assignment for rest in plan.resting}
-        assert asleep | resting == placement.servable(self.catalog).keys() - plan.wanted.keys()
-        assert not asleep & resting
+        held = held_asleep(self.catalog)
+        assert (asleep | resting) - held == placement.servable(self.catalog).keys() - plan.wanted.keys() - held
+        assert not resting & (asleep | held)
         idle = [view for view in self.replicas.values() if view.state is S.WARM_IDLE]
         assert len(idle) == max(self.policy.warm_idle_floor, any(rest.tier is Tier.WARM for rest in plan.resting))
         assert len(self.replicas) == ready.total() + len(asleep) + len(idle)

@@ -69,21 +69,21 @@ def test_a_promised_minimum_and_a_schedule_keep_replicas_ready_however_idle() ->
 
 
 sleepers = st.lists(
-    st.builds(Sleeper, st.uuids().map(str), st.integers(0, 50), st.floats(0, 100)),
+    st.builds(Sleeper, st.uuids().map(str), st.integers(0, 50), st.sampled_from([1.0, 2.0, 3.0]), st.booleans()),
     max_size=8,
     unique_by=lambda sleeper: sleeper.replica_id,
 )
 
 
 @given(sleepers, st.integers(0, 120))
-def test_sleepers_fit_the_budget_and_none_stays_for_a_less_recently_used_one(
+def test_sleepers_fit_the_budget_and_none_gives_way_to_one_used_less_recently_or_of_equals_to_an_idle_one(
     sleepers: list[Sleeper], budget_bytes: int
 ) -> None:
     staying = within_budget(sleepers, budget_bytes)
     assert sum(s.memory_bytes for s in sleepers if s.replica_id in staying) <= budget_bytes
     for gone in sleepers:
         if gone.replica_id not in staying and gone.memory_bytes <= budget_bytes:
-            assert all(s.last_s >= gone.last_s for s in sleepers if s.replica_id in staying)
+            assert all((s.last_s, s.held) >= (gone.last_s, gone.held) for s in sleepers if s.replica_id in staying)
     if sum(s.memory_bytes for s in sleepers) <= budget_bytes:
         assert staying == {s.replica_id for s in sleepers}
 
