@@ -226,6 +226,7 @@ JOB_HANDLERS: dict[str, str] = {
     "jobs.prune": "controlplane.jobs.prune.prune",
     "metering.roll_up": "controlplane.metering.jobs.roll_up",
     "metering.settle_abandoned": "controlplane.metering.jobs.settle_abandoned",
+    "notifications.deliver": "controlplane.notifications.jobs.deliver",
     "registry.collect": "controlplane.registry.gc.collect",
     "registry.sweep_uploads": "controlplane.registry.sweep.sweep_uploads",
     "registry.validate": "controlplane.registry.validation.job.validate",
@@ -235,6 +236,7 @@ JOB_TICKS: dict[str, int] = {
     "jobs.prune": 3600,
     "metering.roll_up": 5,
     "metering.settle_abandoned": 10,
+    "notifications.deliver": 3,
     "registry.collect": 60,
     "registry.sweep_uploads": 300,
 }

@@ -19,6 +19,7 @@ HEADLINE_MAX_CHARS = 300
 class Webhook(models.Model):
     """An address of a tenant that events are sent to. What the secret is derived from: :mod:`.secrets`.
 
+    ``delivered_at`` is when it last took a message, ``failing_since`` the first attempt after that which failed.
     ``deleted_at`` is a tombstone, so that nobody's announcement fails for a webhook that ends at the same moment.
     """
 
@@ -34,6 +35,7 @@ class Webhook(models.Model):
     disabled_at = models.DateTimeField(null=True, blank=True)
     disabled_reason = models.CharField(max_length=REASON_MAX_CHARS, blank=True, default="")
     delivered_at = models.DateTimeField(null=True, blank=True)
+    failing_since = models.DateTimeField(null=True, blank=True)
     deleted_at = models.DateTimeField(null=True, blank=True)
 
     objects = TenantManager()
