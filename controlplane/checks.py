@@ -69,14 +69,15 @@ def handlers_exist(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 
 
 @register("registry")
-def version_holders_exist(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Refuse a question that cannot be imported: a version would end while something serves it."""
+def holders_exist(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Refuse a question that cannot be imported: a version or deployment would end while something needs it."""
     errors: list[CheckMessage] = []
-    for path in settings.VERSION_HOLDERS:
-        try:
-            import_string(path)
-        except ImportError as error:
-            errors.append(Error(f"{path} cannot be imported: {error}", hint="Mend VERSION_HOLDERS."))
+    for setting in ("VERSION_HOLDERS", "DEPLOYMENT_HOLDERS"):
+        for path in getattr(settings, setting):
+            try:
+                import_string(path)
+            except ImportError as error:
+                errors.append(Error(f"{path} cannot be imported: {error}", hint=f"Mend {setting}."))
     return errors
 
 

@@ -230,6 +230,7 @@ JOB_HANDLERS: dict[str, str] = {
     "registry.collect": "controlplane.registry.gc.collect",
     "registry.sweep_uploads": "controlplane.registry.sweep.sweep_uploads",
     "registry.validate": "controlplane.registry.validation.job.validate",
+    "rollouts.tick": "controlplane.rollouts.jobs.tick",
 }
 """The closed set of job kinds: kind to the dotted path of its handler (controlplane.jobs.run.Handler)."""
 JOB_TICKS: dict[str, int] = {
@@ -239,13 +240,16 @@ JOB_TICKS: dict[str, int] = {
     "notifications.deliver": 3,
     "registry.collect": 60,
     "registry.sweep_uploads": 300,
+    "rollouts.tick": 2,
 }
 """The periodic ones: kind to its interval in seconds."""
 JOB_CROWDS: dict[str, tuple[int, int]] = {"registry.validate": (2, 1)}
 """Kinds of which people make many: how many run at once, in all and of one tenant. Leave workers to other kinds."""
 
-VERSION_HOLDERS = ["controlplane.deployments.dependents.of_version"]
+VERSION_HOLDERS = ["controlplane.deployments.dependents.of_version", "controlplane.rollouts.holders.of_version"]
 """Who is asked before a version ends: dotted paths of controlplane.registry.holders.Question."""
+DEPLOYMENT_HOLDERS = ["controlplane.rollouts.holders.of_deployment"]
+"""Who is asked before a deployment ends, stops or runs otherwise: of controlplane.deployments.dependents.Question."""
 VALIDATION_DEVICES = "controlplane.deployments.devices.of_fleet"
 """Who says what a version can run on: the dotted path of controlplane.registry.devices.Source."""
 

@@ -1,13 +1,18 @@
 """Who holds on to a thing that somebody wants to end. Asked within the transaction that would end it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from controlplane.deployments.models import Deployment, DeploymentArm, DeploymentState
 from controlplane.registry.models import ModelVersion
 from tenants.models import ApiKey
+
+Question = Callable[[Deployment], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,15 @@ def of_deployment(deployment: Deployment) -> Dependents:
         keys=tuple(keys.filter(deployment_ids__contains=[deployment.id]).order_by("name", "id")),
         tenants=tuple(guests.order_by("grantee_slug").values_list("grantee_slug", flat=True)),
     )
+
+
+def holders(deployment: Deployment) -> list[str]:
+    """Return what goes on with ``deployment`` and needs it as it is, in words such as "the rollout rol_...".
+
+    Race: a rollout that begins at the same moment. Call this with the deployment locked; who begins one locks it too.
+    """
+    questions: list[Question] = [import_string(path) for path in settings.DEPLOYMENT_HOLDERS]
+    return [holder for question in questions for holder in question(deployment)]
 
 
 def of_version(version: ModelVersion) -> list[str]:

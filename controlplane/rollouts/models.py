@@ -2,13 +2,16 @@
 
 from typing import ClassVar
 
+import msgspec
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
 from controlplane.deployments.models import Deployment
 from controlplane.registry.models import ModelVersion
+from controlplane.rollouts.plan import Plan
 from controlplane.rollouts.states import LIVE, TERMINAL, RolloutState
+from controlplane.rollouts.view import View
 from dataplane.contracts.ids import Kind
 from tenants.ids import PublicId
 from tenants.managers import TenantManager
@@ -19,6 +22,11 @@ _LIVE = sorted(state.value for state in LIVE)
 _TERMINAL = sorted(state.value for state in TERMINAL)
 _KNOWN = [value for value, _ in _STATES]
 _PROMOTED = [state.value for state in (RolloutState.PROMOTING, RolloutState.BAKING_100, RolloutState.PROMOTED)]
+SHARED_FIELDS = (
+    "step", "entered_at", "step_started_at", "due_at", "inconclusive_count", "looks", "unready_since",
+    "previous_until", "approved_step",
+)  # fmt: skip
+"""What a rollout's row and its view have under one name and in one form."""
 _MAY_KEEP = [state.value for state in (RolloutState.PROMOTED, RolloutState.ROLLING_BACK)]
 
 
@@ -116,6 +124,21 @@ class Rollout(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def view(self) -> View:
+        """What decides its next transition."""
+        return View(
+            stable_version_id=self.stable_version_id,
+            candidate_version_id=self.candidate_version_id,
+            candidate_digest=self.candidate_digest,
+            plan=msgspec.convert(self.plan, Plan),
+            author=self.author_user_id or "",
+            state=RolloutState(self.state),
+            paused_from=RolloutState(self.paused_from) if self.paused_from else None,
+            reason=self.reason,
+            **{name: getattr(self, name) for name in SHARED_FIELDS},
+        )
 
 
 class RolloutEvent(models.Model):

@@ -1,12 +1,16 @@
 """Rollouts as the actor may see them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.db.models import QuerySet
+from django.utils import timezone
 
+from controlplane.rollouts import commands, words
 from controlplane.rollouts.models import Rollout, RolloutEvent, RolloutFreeze
 from controlplane.rollouts.states import LIVE, Command, RolloutState
+from controlplane.rollouts.view import candidate_weight
 from tenants.actor import Actor, reading_as, require
 from tenants.errors import NotFound
 from tenants.roles import Permission
@@ -76,7 +80,7 @@ def list_rollouts(
             rows = rows.filter(deployment_id=deployment_id)
         if live_only:
             rows = rows.filter(state__in=LIVE)
-        return [_summary(actor, rollout) for rollout in rows.order_by("-created_at", "-id")[:limit]]
+        return _summaries(actor, rows.order_by("-created_at", "-id")[:limit])
 
 
 def get_rollout(*, actor: Actor, rollout_id: str) -> RolloutStory:
@@ -87,7 +91,76 @@ def get_rollout(*, actor: Actor, rollout_id: str) -> RolloutStory:
     """
     require(actor, Permission.ROLLOUTS_READ)
     with reading_as(actor):
-        rollout = _visible(actor).filter(pk=rollout_id).first()
-        if rollout is None:
+        found = _summaries(actor, _visible(actor).filter(pk=rollout_id))
+        if not found:
             raise NotFound("There is no such rollout.")
-        return RolloutStory(_summary(actor, rollout), tuple(rollout.events.order_by("sequence")))
+        return RolloutStory(found[0], tuple(RolloutEvent.objects.filter(rollout_id=rollout_id).order_by("sequence")))
+
+
+def list_pending_approvals(*, actor: Actor) -> list[PendingApproval]:
+    """Return what waits for an approval, the longest waiting first: of the tenant, or for the platform of all."""
+    require(actor, Permission.ROLLOUTS_READ)
+    with reading_as(actor):
+        rows = _visible(actor).filter(state=RolloutState.AWAITING_APPROVAL.value).order_by("entered_at", "id")
+        missing = tuple(gate.value for gate in commands.NOT_RUN)
+        return [
+            PendingApproval(summary, missing, _refusal(actor, summary.rollout)) for summary in _summaries(actor, rows)
+        ]
+
+
+def get_freeze(*, actor: Actor) -> Freeze | None:
+    """Return why no rollout moves forward, or None where nothing stops them."""
+    require(actor, Permission.ROLLOUTS_READ)
+    with reading_as(actor):
+        return _freeze()
+
+
+def _visible(actor: Actor) -> QuerySet[Rollout]:
+    rows = Rollout.objects.all() if actor.is_platform else Rollout.objects.for_tenant(actor.tenant)
+    return rows.select_related(
+        "tenant", "deployment", "stable_version__model", "candidate_version__model", "author_user", "approved_by"
+    )
+
+
+def _freeze() -> Freeze | None:
+    row = RolloutFreeze.objects.first()
+    return Freeze(row.reason, row.frozen_by, row.frozen_at) if row is not None else None
+
+
+def _summaries(actor: Actor, rows: QuerySet[Rollout] | Sequence[Rollout]) -> list[RolloutSummary]:
+    freeze = _freeze()
+    return [_summary(actor, rollout, frozen=freeze is not None) for rollout in rows]
+
+
+def _summary(actor: Actor, rollout: Rollout, *, frozen: bool) -> RolloutSummary:
+    now, view = timezone.now(), rollout.view
+    return RolloutSummary(
+        rollout=rollout,
+        state=view.state,
+        weight=candidate_weight(view),
+        waits_for=words.waits_for(view, frozen=frozen),
+        commands=frozenset(
+            command
+            for command in Command
+            if commands.may(view, command, now) and _permits(actor, rollout, command)
+            if not (frozen and command in commands.FORWARD)
+        ),
+    )
+
+
+def _permits(actor: Actor, rollout: Rollout, command: Command) -> bool:
+    if command is Command.APPROVE:
+        return not _refusal(actor, rollout)
+    if command is Command.SUPERSEDE:
+        return actor.may(Permission.ROLLOUTS_WRITE) and not actor.is_platform
+    return actor.may(Permission.ROLLOUTS_WRITE) or actor.may(Permission.PLATFORM_ROLLOUTS)
+
+
+def _refusal(actor: Actor, rollout: Rollout) -> str:
+    if not (actor.may(Permission.ROLLOUTS_APPROVE) or actor.may(Permission.PLATFORM_ROLLOUTS)):
+        return "An owner of the tenant approves, or who runs the platform."
+    if actor.user is None:
+        return "A person approves who signed in, not a key or a process."
+    if actor.user.id == rollout.author_user_id:
+        return "You made this rollout; somebody else approves it."
+    return ""

@@ -54,13 +54,13 @@ PAUSABLE = (WEIGHTLESS | WEIGHTY) - {_S.DRAFT}
 
 _FORWARD: dict[RolloutState, frozenset[RolloutState]] = {
     _S.DRAFT: frozenset({_S.PREFLIGHT}),
-    _S.PREFLIGHT: frozenset({_S.LOADING}),
+    _S.PREFLIGHT: frozenset({_S.LOADING, _S.ABORTED}),
     _S.LOADING: frozenset({_S.WARM}),
     _S.WARM: frozenset({_S.SHADOW}),
     _S.SHADOW: frozenset({_S.RAMP}),
     _S.RAMP: frozenset({_S.BAKE}),
     _S.BAKE: frozenset({_S.JUDGE, _S.INCONCLUSIVE}),
-    _S.JUDGE: frozenset({_S.RAMP, _S.AWAITING_APPROVAL, _S.INCONCLUSIVE}),
+    _S.JUDGE: frozenset({_S.RAMP, _S.AWAITING_APPROVAL, _S.PROMOTING, _S.INCONCLUSIVE}),
     _S.INCONCLUSIVE: frozenset({_S.BAKE}),
     _S.AWAITING_APPROVAL: frozenset({_S.PROMOTING, _S.RAMP}),
     _S.PROMOTING: frozenset({_S.BAKING_100}),

@@ -107,10 +107,11 @@ def test_every_job_kind_has_a_handler(settings):
     ]
 
 
-def test_everybody_who_may_hold_a_version_can_be_asked(settings):
-    assert checks.version_holders_exist(None) == []
-    settings.VERSION_HOLDERS = ["nowhere.at.all"]
-    assert "nowhere.at.all cannot be imported" in checks.version_holders_exist(None)[0].msg
+@pytest.mark.parametrize("setting", ["VERSION_HOLDERS", "DEPLOYMENT_HOLDERS"])
+def test_everybody_who_may_hold_a_version_or_deployment_can_be_asked(settings, setting):
+    assert checks.holders_exist(None) == []
+    setattr(settings, setting, ["nowhere.at.all"])
+    assert "nowhere.at.all cannot be imported" in checks.holders_exist(None)[0].msg
 
 
 @pytest.mark.parametrize(

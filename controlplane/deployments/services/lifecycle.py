@@ -109,7 +109,7 @@ def resume_deployment(*, actor: Actor, deployment_id: str) -> Deployment:
     Raises:
         Forbidden: the actor may not change deployments.
         NotFound: there is no such deployment for the actor.
-        Conflict: its state does not lead there.
+        Conflict: its state does not lead there, or a rollout goes on.
         ServingLimitReached: the tenant may not keep that many replicas ready.
     """
     return _change_state(actor, deployment_id, DeploymentState.ACTIVE, "deployment.resume")
@@ -127,7 +127,7 @@ def delete_deployment(*, actor: Actor, deployment_id: str, confirm: str | None =
         Forbidden: the actor may not change deployments.
         NotFound: there is no such deployment for the actor.
         Invalid: ``confirm`` is not its name.
-        InUse: keys or other tenants depend on it, and nothing was confirmed.
+        InUse: a rollout goes on; or keys or other tenants depend on it, and nothing was confirmed.
     """
     return _change_state(actor, deployment_id, DeploymentState.DELETED, "deployment.delete", confirm)
 
@@ -142,6 +142,8 @@ def _change_state(
         old = DeploymentState(deployment.state)
         if new not in TRANSITIONS[old]:
             raise Conflict(f"{deployment.name} is {old.value}, so it cannot become {new.value}.")
+        if new is not DeploymentState.ACTIVE:
+            rows.require_unheld(deployment, new.value)
         if new is DeploymentState.DELETED:
             _require_confirmation(deployment, confirm)
         if new is DeploymentState.ACTIVE:  # paused, it kept nothing

@@ -4,8 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from controlplane.deployments import dependents
 from controlplane.deployments.capacity import DoesNotFit, NoDevice, check_device, check_shares, largest
 from controlplane.deployments.models import Deployment, DeploymentState, FleetNode
+from controlplane.registry.lifecycle import InUse
 from controlplane.registry.models import ModelVersion, VersionState
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.replica import Device, NodeReport
@@ -110,6 +112,20 @@ def require_fit(
         check_shares(largest(version.checked_config for version in versions), engine, shares, min_replicas=min_replicas)
     except DoesNotFit as error:
         raise Invalid(str(error), fields=dict.fromkeys(at_fault, str(error)), code="does_not_fit") from error
+
+
+def require_unheld(deployment: Deployment, act: str) -> None:
+    """Refuse ``act``, such as "paused", on a locked deployment while something goes on that needs it as it is.
+
+    Raises:
+        InUse: naming what does.
+    """
+    held_by = dependents.holders(deployment)
+    if held_by:
+        raise InUse(
+            f"{deployment.name} cannot be {act} while {', '.join(held_by)} goes on. Wait for its end, or roll it back.",
+            held_by,
+        )
 
 
 def announce(topic: Topic, deployment: Deployment) -> None:

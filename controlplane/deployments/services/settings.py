@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from controlplane.deployments import bounds
 from controlplane.deployments.models import Deployment, DeploymentState
 from controlplane.deployments.services import limits, rows
-from dataplane.contracts.catalog import KeepWarm
+from dataplane.contracts.catalog import EngineSettings, KeepWarm
 from dataplane.contracts.replica import Device
 from tenants import audit
 from tenants.actor import Actor, acting_as, require
@@ -21,6 +21,7 @@ _POOL_FIELDS = ("kv_memory_mb", "dtype", "block_size", "min_replicas")
 """What the size of the KV pool follows from."""
 _KEEPING_FIELDS = ("min_replicas", "schedules")
 """What the number of replicas that are kept ready follows from."""
+_ENGINE_FIELDS = frozenset(EngineSettings.__struct_fields__)
 _DEVICE_FIELDS = frozenset({"device", "dtype", "kv_memory_mb"})
 """What a replica's place depends on. Other changes are not stopped by a fleet that has shrunk since."""
 
@@ -61,6 +62,7 @@ def configure_deployment(*, actor: Actor, deployment_id: str, revision: int, cha
         Forbidden: the actor may not change deployments.
         NotFound: there is no such deployment for the actor.
         Conflict: the settings were changed since ``revision``.
+        InUse: a rollout goes on, and replicas would run otherwise.
         Invalid: a setting is refused, or the shares promised to its tenants would not fit the KV pool any more.
         ServingLimitReached: the tenant may not keep that many replicas ready.
     """
@@ -80,6 +82,8 @@ def configure_deployment(*, actor: Actor, deployment_id: str, revision: int, cha
         after = {name: value for name, value in asked.items() if value != before[name]}
         if not after:
             return deployment
+        if not _ENGINE_FIELDS.isdisjoint(after):  # its replicas would be replaced while they are compared
+            rows.require_unheld(deployment, "made to run otherwise")
         kept_before = deployment.most_kept_replicas
         for name, value in after.items():
             setattr(deployment, name, value)

@@ -1,1 +1,32 @@
-"""Changes of rollouts."""
+"""Every change to rollouts: keyword-only, the actor first, one transaction, its audit row."""
+
+from controlplane.rollouts.services.advance import advance, due_rollouts, note_stumble
+from controlplane.rollouts.services.commands import (
+    REASON_MAX_CHARS,
+    Rollback,
+    abort_rollout,
+    approve_rollout,
+    pause_rollout,
+    resume_rollout,
+    roll_back,
+    start_rollout,
+)
+from controlplane.rollouts.services.drafts import create_rollout
+from controlplane.rollouts.services.freeze import freeze_rollouts, unfreeze_rollouts
+
+__all__ = [
+    "REASON_MAX_CHARS",
+    "Rollback",
+    "abort_rollout",
+    "advance",
+    "approve_rollout",
+    "create_rollout",
+    "due_rollouts",
+    "freeze_rollouts",
+    "note_stumble",
+    "pause_rollout",
+    "resume_rollout",
+    "roll_back",
+    "start_rollout",
+    "unfreeze_rollouts",
+]
