@@ -47,6 +47,13 @@ DEEDS: dict[str, str] = {
     "version.import": "imported",
     "version.ready": "passed every check of",
     "version.reject": "rejected",
+    "webhook.create": "made the webhook",
+    "webhook.delete": "deleted the webhook",
+    "webhook.disable": "switched off the webhook",
+    "webhook.resend": "sent a message again to the webhook",
+    "webhook.rotate": "rotated the secret of the webhook",
+    "webhook.test": "sent a test to the webhook",
+    "webhook.update": "changed the webhook",
 }
 """What somebody did, before the name of what it was done to."""
 
@@ -55,6 +62,7 @@ SUBJECTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "members": ("Members", ("member.", "user.")),
     "models": ("Models", ("model.", "version.", "upload.", "alias.")),
     "deployments": ("Deployments", ("deployment.", "grant.")),
+    "webhooks": ("Webhooks", ("webhook.",)),
     "limits": ("Limits and prices", ("quota.", "price.")),
     "tenants": ("Tenants", ("tenant.",)),
     "jobs": ("Jobs", ("job.",)),

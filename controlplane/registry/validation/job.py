@@ -10,6 +10,8 @@ import structlog
 from controlplane.jobs import services as jobs
 from controlplane.jobs.queue import enqueue
 from controlplane.jobs.services import Lease
+from controlplane.notifications.events import Event
+from controlplane.notifications.services import announce
 from controlplane.registry import stores
 from controlplane.registry.inspection import InspectionFailed
 from controlplane.registry.lifecycle import move
@@ -78,6 +80,7 @@ def _publish(attempt: Attempt) -> None:
         move(version, VersionState.READY)
         version.save(update_fields=["state"])
         attempt.mark("publish", StepState.PASSED)
+        _tell(version, Event.VERSION_READY, f"Version {version.number} of {version.model.name} is ready.")
         audit.record(
             actor=attempt.lease.actor, verb="version.ready", target=version, tenant=version.tenant,
             before={"state": VersionState.VALIDATING.value}, after={"state": version.state, "digest": version.digest},
@@ -96,6 +99,8 @@ def _reject(attempt: Attempt, refusal: Refused) -> None:
             attempt.mark(standing.line.name, StepState(standing.state), standing.reason, standing.mend)
         move(version, VersionState.REJECTED)
         version.save(update_fields=["state"])
+        headline = f"Version {version.number} of {version.model.name} is rejected."
+        _tell(version, Event.VERSION_REJECTED, headline, reason=str(refusal)[:500])
         audit.record(
             actor=attempt.lease.actor, verb="version.reject", target=version, tenant=version.tenant,
             before={"state": VersionState.VALIDATING.value},
@@ -103,6 +108,17 @@ def _reject(attempt: Attempt, refusal: Refused) -> None:
         )  # fmt: skip
         failpoints.hit("registry.validating.reject")
     _discard_parts(attempt)
+
+
+def _tell(version: ModelVersion, event: Event, headline: str, **more: str) -> None:
+    announce(
+        tenant=version.tenant,
+        event=event,
+        subject_id=version.pk,
+        data={"model": version.model.name, "number": version.number, "digest": version.digest, **more},
+        headline=headline,
+        link_path=f"/t/{version.tenant.slug}/versions/{version.pk}",
+    )
 
 
 def _discard_parts(attempt: Attempt) -> None:
