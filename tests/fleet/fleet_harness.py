@@ -81,7 +81,7 @@ class Home:
 def deployment(
     name: str,
     version: VersionEntry,
-    *,
+    *others: Arm,
     owner: str = "acme",
     count: int = 1,
     active: bool = True,
@@ -94,7 +94,7 @@ def deployment(
         tenant_id=owner,
         name=name,
         active=active,
-        arms=(Arm(version_id=version.id, weight=100),),
+        arms=(Arm(version.id, 100 - sum(arm.weight for arm in others)), *others),
         grants={owner: Share()} if grants is None else grants,
         engine=engine or EngineSettings(),
         min_replicas=count,

@@ -1,4 +1,4 @@
-"""A fleet with scripted workers: idle deployments step down and come back, and versions are tried."""
+"""A fleet with scripted workers: idle deployments step down and come back, versions are tried and rolled out."""
 
 import shutil
 import tempfile
@@ -10,7 +10,7 @@ import pytest
 from control_double import ControlDouble
 from fleet_harness import FleetProcess, Home, ask, deployment, processes_of, ready, rows
 
-from dataplane.contracts.catalog import EngineSettings, IdlePolicy
+from dataplane.contracts.catalog import CANDIDATE, PREVIOUS, Arm, EngineSettings, Hold, IdlePolicy, Share
 from dataplane.contracts.replica import (
     FleetReport,
     ReplicaState,
@@ -146,6 +146,47 @@ def test_a_sleeper_that_cannot_wake_is_replaced_with_its_cause(home: Home, fleet
     fleet.wait(lambda table: rows(table, state=S.ASLEEP) != [])
     assert fleet.wait_called("chat").replica_id != row.replica_id
     assert "no memory for a KV pool" in rows(fleet.table(), replica_id=row.replica_id)[0].cause
+
+
+def test_a_candidate_is_ready_before_it_has_weight_and_the_way_back_is_a_wake(home: Home, fleet: FleetProcess) -> None:
+    versions = [old, new] = [home.fake("ver-1"), home.fake("ver-2")]
+    grants = {"acme": Share(guarantee_tokens=101)}
+    fleet.publish(deployment("chat", old, grants=grants), versions=versions)
+    [before] = fleet.wait_ready()
+    for weight in (0, 100):
+        candidate = Arm("ver-2", weight, CANDIDATE, Hold.READY)
+        fleet.publish(deployment("chat", old, candidate, grants=grants), versions=versions)
+        [after] = fleet.wait_ready(version_id="ver-2")
+    assert fleet.wait_ready(version_id="ver-1")[0].replica_id == before.replica_id
+    told = [ask(row, "GET", "/told") for row in (before, after)]
+    assert [each["told"] for each in told] == [["Attach", "MarkReady"]] * 2, "weights change nothing in a replica"
+    assert [each["shares"]["acme"]["guarantee_tokens"] for each in told] == [101, 101], "a caller is on one arm alone"
+
+    previous = Arm("ver-1", 0, PREVIOUS, Hold.ASLEEP)
+    fleet.publish(deployment("chat", new, previous, grants=grants), versions=versions)
+    table = fleet.wait(lambda table: rows(table, version_id="ver-1", state=S.ASLEEP) != [])
+    assert "held for a way back" in rows(table, replica_id=before.replica_id)[0].cause
+    assert ready(table)[0].replica_id == after.replica_id
+    fleet.publish(deployment("chat", old, grants=grants), versions=versions)
+    assert fleet.wait_ready(version_id="ver-1")[0].replica_id == before.replica_id
+    assert ask(before, "GET", "/told")["told"] == ["Attach", "MarkReady", "Sleep", "Wake", "MarkReady"]
+    fleet.wait(lambda table: rows(table, replica_id=after.replica_id, state=S.STOPPED) != [])
+
+
+def test_a_candidate_that_gets_ready_does_not_wake_the_idle_deployment_it_is_for(
+    home: Home, fleet: FleetProcess
+) -> None:
+    versions = [old, _] = [home.fake("ver-1"), home.fake("ver-2")]
+    fleet.publish(deployment("chat", old, count=0, idle=SLEEPY), versions=versions)
+    stable = fleet.wait_called("chat")
+    fleet.call()
+    fleet.wait(lambda table: rows(table, state=S.ASLEEP) != [])
+    candidate = Arm("ver-2", 0, CANDIDATE, Hold.READY)
+    fleet.publish(deployment("chat", old, candidate, count=0, idle=SLEEPY), versions=versions)
+    [tried] = fleet.wait_ready(version_id="ver-2")
+    fleet.publish(deployment("chat", old, count=0, idle=SLEEPY), versions=versions)
+    fleet.wait(lambda table: rows(table, replica_id=tried.replica_id, state=S.STOPPED) != [])
+    assert ask(stable, "GET", "/told")["told"] == ["Attach", "MarkReady", "Sleep"]
 
 
 def try_out(fleet: FleetProcess, request: TrialRequest) -> TrialReport:
