@@ -40,6 +40,7 @@ class Code(Enum):
     QUEUE_TIMEOUT = ("queue_timeout", 504, "server_error")
     SPOOL_FULL = ("spool_full", 503, "service_unavailable_error")
     REQUEST_FAILED = ("request_failed", 500, "server_error")
+    LOGITS_NOT_FINITE = ("logits_not_finite", 500, "server_error")
     SHUTTING_DOWN = ("shutting_down", 503, "service_unavailable_error")
     INTERNAL = ("internal", 500, "server_error")
 

@@ -10,6 +10,7 @@ import msgspec
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.errors import ApiError
 from dataplane.contracts.sampling import SamplingParams
+from dataplane.contracts.usage import Phases
 
 
 class FinishReason(StrEnum):
@@ -140,8 +141,8 @@ class LoadFailed(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
 class SequenceDelta(msgspec.Struct, frozen=True):
     """New tokens of one sequence.
 
-    ``cached_tokens`` is final with the first token. ``queue_ms``, from arrival to the first step that computed the
-    sequence, comes with its first delta.
+    ``cached_tokens`` is final with the first token. ``phases``, so far, come with the first token, with every 16th
+    after it and with the end: so whoever ends a sequence from without nearly knows them.
     """
 
     request_id: str
@@ -150,7 +151,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
     error_code: str = ""
     error_message: str = ""
     cached_tokens: int = 0
-    queue_ms: float | None = None
+    phases: Phases | None = None
 
 
 def failed(request_id: str, error: ApiError) -> SequenceDelta:

@@ -7,17 +7,19 @@ A preemption sends it back to the line with its tokens kept.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from traceback import format_exc
 
 import structlog
 
 from dataplane.contracts.catalog import Share
-from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.errors import Code
 from dataplane.contracts.generation import EngineDump, EngineLoad, FinishReason, SequenceDelta, Submit, TenantLoad
+from dataplane.engine import intake
 from dataplane.engine.block_pool import BlockPool, IntegrityError
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import TenantQueue
+from dataplane.engine.intake import Refusal
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.runner import Row, RowFailure, Runner
 from dataplane.engine.scheduler import Scheduler
@@ -25,11 +27,7 @@ from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import DEFAULT_SHARE, TenantBudget, check_shares
 
 _log = structlog.get_logger(__name__)
-_MAX_TOKEN_ID = 2**31 - 1
-
-
-class Refusal(ApiError):
-    """A request that the engine does not take; ``code`` and ``message`` say why."""
+_PHASES_EVERY_TOKENS = 16
 
 
 class Engine:
@@ -42,6 +40,7 @@ class Engine:
         salt_secret: seeds the tenants' cache salts.
         version_digest: content address of the weights.
         eos_token_ids: ids that end a sequence unless it ignores them.
+        clock: seconds that never go back, to time the phases of requests. Without one no time passes.
 
     Raises:
         ValueError: shares that the pool cannot keep.
@@ -56,6 +55,7 @@ class Engine:
         salt_secret: bytes,
         version_digest: str,
         eos_token_ids: Iterable[int],
+        clock: Callable[[], float] = float,
     ) -> None:
         self.config = config
         self._runner = runner
@@ -66,6 +66,7 @@ class Engine:
         )
         self._scheduler = Scheduler(config, self._pool, self._prefix_cache)
         self._queue = self._scheduler.queue
+        self._clock = clock
         self._sequences: dict[str, Sequence] = {}
         self._refused: list[SequenceDelta] = []  # ended outside a step, to be delivered with the next
         self._unlisted: OrderedDict[str, TenantQueue] = OrderedDict()
@@ -81,14 +82,17 @@ class Engine:
         Raises:
             Refusal: it is malformed, can never fit, or its tenant's queue is full.
         """
-        self._check(request)
+        if request.request_id in self._sequences:
+            raise Refusal(Code.INVALID_REQUEST, f"request id {request.request_id} is in use")
+        intake.check(request, self.config)
         tenant = self._tenant(request.tenant_id)
-        self._check_room(request, tenant)
+        intake.check_room(request, self.config, tenant)
         sampling = request.sampling
         stop_token_ids = (
             sampling.stop_token_ids if sampling.ignore_eos else self._eos_token_ids + sampling.stop_token_ids
         )
         self._arrivals += 1
+        self._look_at_the_clock()
         sequence = Sequence(
             request.request_id,
             tenant,
@@ -96,6 +100,7 @@ class Engine:
             sampling=sampling,
             stop_token_ids=stop_token_ids,
             arrival=self._arrivals,
+            time=self._queue.time,
         )
         self._sequences[sequence.request_id] = sequence
         self._queue.enqueue(sequence)
@@ -109,6 +114,7 @@ class Engine:
         sequence = self._sequences.pop(request_id, None)
         if sequence is None:
             return False
+        self._look_at_the_clock()
         self._scheduler.deallocate(sequence)
         return True
 
@@ -127,12 +133,18 @@ class Engine:
             IntegrityError: the engine fell idle and a block is missing.
         """
         deltas, self._refused = self._refused, []
+        self._look_at_the_clock()
         chunks = self._scheduler.schedule().chunks
         rows = [self._row(sequence, num_tokens) for sequence, num_tokens in chunks.items()]
-        for (sequence, num_tokens), result in zip(chunks.items(), self._execute(rows), strict=True):
+        results = self._execute(rows)
+        self._look_at_the_clock()
+        for (sequence, num_tokens), result in zip(chunks.items(), results, strict=True):
+            timeline = sequence.timeline
+            timeline.num_steps += 1
+            timeline.num_rows += len(rows)
             if isinstance(result, RowFailure):
                 self._failed_rows += 1
-                deltas.append(self._end(sequence, FinishReason.ERROR, Code.REQUEST_FAILED, result.message))
+                deltas.append(self._end(sequence, FinishReason.ERROR, result.code, result.message))
             elif (delta := self._commit(sequence, num_tokens, result)) is not None:
                 deltas.append(delta)
         self._forget_one()
@@ -140,52 +152,14 @@ class Engine:
             self._settle()
         return deltas
 
+    def _look_at_the_clock(self) -> None:
+        self._queue.time.advance(self._clock())
+
     def _settle(self) -> None:
         owned_blocks = self.config.num_blocks - self._pool.evictable_blocks
         if owned_blocks:
             raise IntegrityError(f"idle with {owned_blocks} blocks owned")
         self._queue.settle()
-
-    def _check(self, request: Submit) -> None:
-        sampling, prompt = request.sampling, request.prompt_token_ids
-        if request.request_id in self._sequences:
-            raise Refusal(Code.INVALID_REQUEST, f"request id {request.request_id} is in use")
-        if not prompt or min(prompt) < 0 or max(prompt) > _MAX_TOKEN_ID:
-            raise Refusal(Code.INVALID_REQUEST, "the prompt must hold at least one token, and token ids only")
-        if sampling.max_tokens < 1:
-            raise Refusal(Code.INVALID_PARAMETER, f"max_tokens is {sampling.max_tokens}; it must be at least 1")
-        if not 0 <= sampling.min_tokens <= sampling.max_tokens:
-            raise Refusal(
-                Code.INVALID_PARAMETER,
-                f"min_tokens is {sampling.min_tokens}; it must be between 0 and max_tokens ({sampling.max_tokens})",
-            )
-        needed = len(prompt) + sampling.max_tokens
-        if needed > self.config.max_model_len:
-            raise Refusal(
-                Code.CONTEXT_LENGTH_EXCEEDED,
-                f"the request needs {needed} tokens ({len(prompt)} of prompt and max_tokens {sampling.max_tokens}), "
-                f"the context holds {self.config.max_model_len}; shorten the prompt or lower max_tokens",
-            )
-
-    def _check_room(self, request: Submit, tenant: TenantQueue) -> None:
-        needed = len(request.prompt_token_ids) + request.sampling.max_tokens
-        if self.config.blocks_for(needed) > tenant.budget.cap_blocks:
-            raise Refusal(Code.REQUEST_TOO_LARGE_FOR_BUDGET, self._too_large(needed, tenant.budget))
-        if len(tenant.waiting) >= self.config.queue_limit_per_tenant:
-            raise Refusal(
-                Code.QUEUE_FULL,
-                f"{len(tenant.waiting)} requests of this tenant are waiting, the limit is "
-                f"{self.config.queue_limit_per_tenant}; retry when some have finished",
-            )
-
-    def _too_large(self, needed_tokens: int, budget: TenantBudget) -> str:
-        size = self.config.block_size
-        needed_blocks = self.config.blocks_for(needed_tokens)
-        return (
-            f"the request needs {needed_tokens} tokens of KV memory ({needed_blocks} blocks of {size}), and at most "
-            f"{budget.cap_blocks * size} ({budget.cap_blocks} blocks) are available to its tenant; shorten the prompt, "
-            "lower max_tokens, or ask for a higher cap"
-        )
 
     # rows and results
 
@@ -235,17 +209,19 @@ class Engine:
         if token_id is None:
             return None
         self._generation_tokens += 1
-        if sequence.num_output_tokens == 1:
+        num_output_tokens, sampling = sequence.num_output_tokens, sequence.sampling
+        if num_output_tokens == 1:
             self._prompt_tokens += sequence.num_prompt_tokens
-        sampling = sequence.sampling
-        if token_id in sequence.stop_token_ids and sequence.num_output_tokens >= sampling.min_tokens:
+            sequence.timeline.first_token(self._queue.time)
+        if token_id in sequence.stop_token_ids and num_output_tokens >= sampling.min_tokens:
             return self._end(sequence, FinishReason.STOP, token_ids=[token_id])
-        if sequence.num_output_tokens >= sampling.max_tokens:
+        if num_output_tokens >= sampling.max_tokens:
             return self._end(sequence, FinishReason.LENGTH, token_ids=[token_id])
         if self._outgrew_cap(sequence):
-            message = self._too_large(sequence.num_tokens, sequence.tenant.budget)
+            message = intake.too_large(sequence.num_tokens, self.config, sequence.tenant.budget)
             return self._end(sequence, FinishReason.ERROR, Code.REQUEST_TOO_LARGE_FOR_BUDGET, message, [token_id])
-        return SequenceDelta(sequence.request_id, [token_id], cached_tokens=sequence.cached_tokens or 0)
+        phases = sequence.phases(self._queue.time) if num_output_tokens % _PHASES_EVERY_TOKENS == 1 else None
+        return SequenceDelta(sequence.request_id, [token_id], cached_tokens=sequence.cached_tokens or 0, phases=phases)
 
     def _outgrew_cap(self, sequence: Sequence) -> bool:
         """Say whether it can never run again: possible only where the cap was lowered after it was accepted."""
@@ -259,6 +235,7 @@ class Engine:
         message: str = "",
         token_ids: list[int] | None = None,
     ) -> SequenceDelta:
+        phases = sequence.phases(self._queue.time)
         self._scheduler.deallocate(sequence)
         del self._sequences[sequence.request_id]
         return SequenceDelta(
@@ -268,6 +245,7 @@ class Engine:
             error_code=code.code if code else "",
             error_message=message,
             cached_tokens=sequence.cached_tokens or 0,
+            phases=phases,
         )
 
     def clear_cache(self) -> None:
@@ -293,6 +271,7 @@ class Engine:
         config = self.config
         check_shares(tenants, config.num_blocks, config.block_size)
         self._shares = dict(tenants)
+        self._look_at_the_clock()
         for tenant_id in tenants:
             self._tenant(tenant_id)
         self._unlisted = OrderedDict((id_, t) for id_, t in self._queue.tenants.items() if id_ not in tenants)
@@ -301,7 +280,7 @@ class Engine:
             tenant.budget.set_share(share, config.num_blocks, config.block_size)
             for sequence in [*tenant.running.values(), *tenant.waiting.values()]:
                 if self._outgrew_cap(sequence):
-                    message = self._too_large(sequence.num_tokens, tenant.budget)
+                    message = intake.too_large(sequence.num_tokens, config, tenant.budget)
                     code = Code.REQUEST_TOO_LARGE_FOR_BUDGET
                     self._refused.append(self._end(sequence, FinishReason.ERROR, code, message))
         self._scheduler.apply_shares()

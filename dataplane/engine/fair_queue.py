@@ -14,6 +14,7 @@ from math import inf
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
+from dataplane.engine.timing import Cause, Time, WaitAccount
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class TenantQueue:
         since: number of the dispatch before it came.
         last_dispatch: number of its last dispatch: ties go to whoever waited longest.
         front_passes: how often the front of the line was passed by a longer cached prefix.
+        waits: for how long which cause has held the line.
     """
 
     __slots__ = (
@@ -74,6 +76,7 @@ class TenantQueue:
         "running",
         "since",
         "waiting",
+        "waits",
     )
 
     def __init__(self, budget: TenantBudget, counter: float, since: int) -> None:
@@ -88,6 +91,7 @@ class TenantQueue:
         self.since = since
         self.last_dispatch = 0
         self.front_passes = 0
+        self.waits = WaitAccount()
 
     @property
     def is_idle(self) -> bool:
@@ -100,7 +104,7 @@ class TenantQueue:
 
 
 class FairQueue:
-    """All tenants, their counters and the virtual time.
+    """All tenants, their counters, the virtual time, and the time of the clock.
 
     A tenant is eligible while it has a request waiting whose head passes the tenant's own cap. One that its cap blocks
     is not: it would pin the virtual time while it cannot run anyway. One that merely runs is not either: it would
@@ -121,6 +125,7 @@ class FairQueue:
         self.tenants: dict[str, TenantQueue] = {}
         self.virtual_time = 0.0
         self.num_waiting = 0
+        self.time = Time()
         self._config = config
         self._passes_cap = passes_cap
         self._cached_blocks = cached_blocks
@@ -229,15 +234,24 @@ class FairQueue:
         """
         self._least = None
         eligible = tenant.head is not None and self._passes_cap(tenant.head)
-        if eligible == tenant.eligible:
-            return
-        tenant.eligible = eligible
-        if eligible:
-            self._lift(tenant)
-            self._eligible[tenant.id] = tenant
-        else:
-            tenant.hold = None
-            del self._eligible[tenant.id]
+        if eligible != tenant.eligible:
+            tenant.eligible = eligible
+            if eligible:
+                self._lift(tenant)
+                self._eligible[tenant.id] = tenant
+            else:
+                tenant.hold = None
+                del self._eligible[tenant.id]
+        self._note_cause(tenant)
+
+    def _note_cause(self, tenant: TenantQueue) -> None:
+        cause = None
+        if tenant.head is not None:
+            cause = (
+                Cause.OWN_BUDGET if not tenant.eligible else Cause.FAIR_SHARE if tenant.hold is None else Cause.MEMORY
+            )
+        if cause is not tenant.waits.cause:
+            tenant.waits.hold(cause, self.time)
 
     def advance(self) -> None:
         """Move the virtual time up to the least counter that could be served. To be called before each dispatch.
@@ -272,6 +286,7 @@ class FairQueue:
             cost = self._config.input_weight * needed_tokens / tenant.budget.weight
             tenant.hold = Hold(self.virtual_time + cost, cost, self._dispatches)
             self._least = None
+            self._note_cause(tenant)
         return tenant.hold
 
     def _least_counters(self) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dataplane.contracts.errors import Code
 from dataplane.contracts.sampling import SamplingParams
 
 
@@ -34,9 +35,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """A row that could not be computed (its logits are not numbers, say). Its neighbours are unharmed."""
+    """A row that could not be computed. Its neighbours are unharmed."""
 
     message: str
+    code: Code = Code.REQUEST_FAILED
 
 
 class Runner(Protocol):

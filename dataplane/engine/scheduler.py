@@ -91,6 +91,7 @@ class Scheduler:
         step = Step(self._config.step_token_budget)
         prefills = self._schedule_decodes(step)
         self._schedule_prefills(step, prefills)
+        self.queue.time.slots_full = len(self.running) >= self._config.max_num_seqs
         return step
 
     def commit(self, sequence: Sequence, num_tokens: int, token_id: int | None) -> None:
@@ -165,6 +166,7 @@ class Scheduler:
         if step is not None:
             self._unschedule(sequence, step)
             step.closed = True  # an admission now would take the room that was just made
+        sequence.timeline.preempt(self.queue.time, len(sequence.table))
         sequence.table.deallocate(self._pool)
         sequence.num_computed_tokens = 0
         sequence.reclaimed_by = ""
@@ -308,6 +310,7 @@ class Scheduler:
             return False
         head.prefix_tokens = head.num_computed_tokens = len(need.hits) * self._config.block_size
         head.running_since_step = self.step_number
+        head.timeline.admit(self.queue.time)
         if head.cached_tokens is None:
             head.cached_tokens = head.prefix_tokens
             self.prefix_queries_tokens += head.num_prompt_tokens

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataplane.contracts.sampling import SamplingParams
+from dataplane.contracts.usage import Phases
 from dataplane.engine.block_table import BlockTable
+from dataplane.engine.timing import Time, Timeline
 
 if TYPE_CHECKING:
     from dataplane.engine.fair_queue import TenantQueue
@@ -32,6 +34,7 @@ class Sequence:
         running_since_step: the step of its admission, or the one in which it had caught up after a preemption.
         reclaimed_by: tenant that preempted it for its guarantee, until it is preempted again; else empty.
         num_preemptions: how often it had to start over.
+        timeline: where its time goes; it arrives when it is made.
     """
 
     __slots__ = (
@@ -51,6 +54,7 @@ class Sequence:
         "stop_token_ids",
         "table",
         "tenant",
+        "timeline",
         "token_ids",
     )
 
@@ -63,6 +67,7 @@ class Sequence:
         sampling: SamplingParams,
         stop_token_ids: tuple[int, ...],
         arrival: int,
+        time: Time,
     ) -> None:
         self.request_id = request_id
         self.tenant = tenant
@@ -81,6 +86,7 @@ class Sequence:
         self.running_since_step = 0
         self.reclaimed_by = ""
         self.num_preemptions = 0
+        self.timeline = Timeline(tenant.waits, time)
 
     @property
     def num_tokens(self) -> int:
@@ -106,3 +112,7 @@ class Sequence:
     def is_recomputing(self) -> bool:
         """It has not caught up with what it had before it was preempted."""
         return self.num_computed_tokens < self.high_water_tokens
+
+    def phases(self, time: Time) -> Phases:
+        """Return where its time has gone so far."""
+        return self.timeline.phases(time, len(self.table), self.num_preemptions)

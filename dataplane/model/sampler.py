@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dataplane.contracts.errors import Code
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import RowFailure
 
@@ -44,7 +45,7 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int | RowFailure]:
     results: list[int | RowFailure] = []
     for row, draw in enumerate(draws):
         if not finite[row]:
-            results.append(RowFailure("the model's logits are not finite numbers"))
+            results.append(RowFailure("the model's logits are not finite numbers", Code.LOGITS_NOT_FINITE))
         elif draw.ban_token_ids and logits[row, greatest[row]].item() == -math.inf:
             results.append(RowFailure("every token of the vocabulary is banned"))
         else:

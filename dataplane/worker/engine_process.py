@@ -38,7 +38,8 @@ from dataplane.contracts.generation import (
     failed,
 )
 from dataplane.contracts.wire import FrameReader, frame
-from dataplane.engine.engine import Engine, Refusal
+from dataplane.engine.engine import Engine
+from dataplane.engine.intake import Refusal
 from dataplane.engine.runner import Row, RowFailure, Runner
 from dataplane.model.kv_pool import KvPool
 from dataplane.worker.engine_setup import set_up
@@ -88,51 +89,19 @@ class Channel:
 
 
 class Stopwatch:
-    """A runner that notes how long the model computes, and when each sequence is computed first."""
+    """A runner that notes how long the model computes."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._arrived_s: dict[str, float] = {}
-        self._queue_ms: dict[str, float] = {}
         self.model_ms = 0.0
 
     def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
         """Compute ``rows``; see :class:`dataplane.engine.runner.Runner`."""
         started_s = time.perf_counter()
-        for row in rows:
-            arrived_s = self._arrived_s.pop(row.request_id, None)
-            if arrived_s is not None:
-                self._queue_ms[row.request_id] = (started_s - arrived_s) * 1000
         try:
             return self._runner.execute(rows)
         finally:
             self.model_ms += (time.perf_counter() - started_s) * 1000
-
-    def arrived(self, request_id: str) -> None:
-        """Start the clock of a sequence's queue time."""
-        self._arrived_s[request_id] = time.perf_counter()
-
-    def forget(self, request_id: str) -> None:
-        """The sequence has ended."""
-        self._arrived_s.pop(request_id, None)
-        self._queue_ms.pop(request_id, None)
-
-    def stamped(self, delta: SequenceDelta) -> SequenceDelta:
-        """Return ``delta`` with its queue time, if it is the sequence's first; forget a sequence that ends."""
-        queue_ms = self._queue_ms.pop(delta.request_id, None)
-        if delta.finish_reason is not None:
-            self.forget(delta.request_id)
-        if queue_ms is None:
-            return delta
-        return SequenceDelta(
-            request_id=delta.request_id,
-            token_ids=delta.token_ids,
-            finish_reason=delta.finish_reason,
-            error_code=delta.error_code,
-            error_message=delta.error_message,
-            cached_tokens=delta.cached_tokens,
-            queue_ms=queue_ms,
-        )
 
 
 class LoadedEngine:
@@ -160,7 +129,6 @@ class LoadedEngine:
                 self._submit(message)
             case AbortSequence(request_id):
                 self._engine.abort(request_id)
-                self._stopwatch.forget(request_id)
             case SetTenants(tenants):
                 self._set_tenants(tenants)
             case ReleasePool():
@@ -192,11 +160,9 @@ class LoadedEngine:
             _log.error("shares_refused", error=str(error))
 
     def _submit(self, request: Submit) -> None:
-        self._stopwatch.arrived(request.request_id)
         try:
             self._engine.submit(request)
         except Refusal as refusal:
-            self._stopwatch.forget(request.request_id)
             self._refused.append(failed(request.request_id, refusal))
 
     def step(self) -> None:
@@ -207,7 +173,7 @@ class LoadedEngine:
         worked = self.has_work
         if worked:
             failpoints.hit("engine.step")
-            deltas += map(self._stopwatch.stamped, self._engine.step())
+            deltas += self._engine.step()
         if not (worked or self._changed):
             return
         self._changed = False

@@ -1,5 +1,6 @@
 """From a model folder to a runner and an engine: how much KV memory, how long a context, what the engine is told."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class Setup(msgspec.Struct, frozen=True):
             salt_secret=self.request.salt_secret,
             version_digest=self.request.version_digest,
             eos_token_ids=self.eos_token_ids,
+            clock=time.perf_counter,
         )
 
 

@@ -12,7 +12,7 @@ import structlog
 from dataplane.contracts import failpoints
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import SequenceDelta
-from dataplane.contracts.usage import Outcome, RecordKind, Source, UsageRecord
+from dataplane.contracts.usage import Outcome, Phases, RecordKind, Source, UsageRecord
 from dataplane.spool.writer import SpoolFull, SpoolWriter
 from dataplane.worker.doors import Caller
 from dataplane.worker.metrics import Metrics
@@ -66,7 +66,8 @@ class Meter:
         self._arrived_s = time.monotonic()
         self._first_token_s: float | None = None
         self._last_token_s = 0.0
-        self._queue_s = 0.0
+        self._phases: Phases | None = None
+        self._phases_until_s: float | None = None  # while the engine has not said the last of them
         self._recorded_tokens = 0
         self._recorded_s = 0.0
         self.prompt_tokens = 0
@@ -94,8 +95,9 @@ class Meter:
     def observe(self, delta: SequenceDelta) -> None:
         """Count what the engine produced, at the moment it arrives."""
         now_s = time.monotonic()
-        if delta.queue_ms is not None:
-            self._queue_s = delta.queue_ms / 1000
+        if delta.phases is not None:
+            self._phases = delta.phases
+            self._phases_until_s = now_s if delta.finish_reason is None else None
         if not delta.token_ids:
             return
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
@@ -138,7 +140,7 @@ class Meter:
         if self._first_token_s is not None:
             self._metrics.timed(
                 self._tenant_id,
-                queue_s=self._queue_s,
+                queue_s=(_queue_ms(self._phases) or 0) / 1000,
                 ttft_s=self._first_token_s - self._arrived_s,
                 e2e_s=now_s - self._arrived_s,
                 last_token_s=self._last_token_s - self._arrived_s,
@@ -154,10 +156,19 @@ class Meter:
             self._record(RecordKind.FINAL, completion_tokens=tokens),
             outcome=outcome,
             error_code=error.code.code if error else "",
-            queue_ms=round(self._queue_s * 1000) if first_s is not None else None,
+            queue_ms=_queue_ms(self._phases),
             ttft_ms=round((first_s - self._arrived_s) * 1000) if first_s is not None else None,
             duration_ms=round((now_s - self._arrived_s) * 1000),
+            phases=self._all_phases(now_s),
         )
+
+    def _all_phases(self, now_s: float) -> Phases | None:
+        """What the engine said; an end that it did not see itself (the caller left, a stop string) ends the decode."""
+        phases = self._phases
+        if phases is None or self._phases_until_s is None:
+            return phases
+        since_ms = round((now_s - self._phases_until_s) * 1000)
+        return msgspec.structs.replace(phases, decode_ms=(phases.decode_ms or 0) + since_ms)
 
     def _record(self, kind: RecordKind, *, completion_tokens: int = 0) -> UsageRecord:
         sequence, self._sequence = self._sequence, self._sequence + 1
@@ -179,3 +190,10 @@ class Meter:
             self._spool.append_nowait(record)
         except SpoolFull:
             _log.critical("usage_lost", request_id=record.request_id, kind=record.kind.value)
+
+
+def _queue_ms(phases: Phases | None) -> int | None:
+    """The wait in the engine's queue, all causes together."""
+    if phases is None:
+        return None
+    return sum(wait_ms or 0 for wait_ms in (phases.own_budget_ms, phases.fair_share_ms, phases.memory_ms))

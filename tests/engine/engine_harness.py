@@ -7,6 +7,7 @@ from typing import Any
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit
 from dataplane.contracts.sampling import SamplingParams
+from dataplane.contracts.usage import Phases
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Row, RowFailure
@@ -106,7 +107,7 @@ class NullRunner:
 
 
 class Driver:
-    """An engine, what was asked of it and what came back."""
+    """An engine, what was asked of it and what came back. Time passes while the runner computes, and when told to."""
 
     def __init__(
         self,
@@ -114,18 +115,33 @@ class Driver:
         *,
         runner: Any = None,
         poison: bool = False,
+        step_s: float = 0.1,
         **settings: Any,
     ) -> None:
         self.config = EngineConfig(**({"num_blocks": 64, "max_num_seqs": 8, "step_token_budget": 64} | settings))
         self.runner = runner or FakeRunner(self.config.num_blocks, self.config.block_size)
+        self.now_s = 1_000.0
+        self.step_s = step_s
         self.engine = Engine(
-            self.config, self.runner, tenants or {}, salt_secret=b"salt", version_digest="v1", eos_token_ids=(EOS,)
+            self.config,
+            self,
+            tenants or {},
+            salt_secret=b"salt",
+            version_digest="v1",
+            eos_token_ids=(EOS,),
+            clock=lambda: self.now_s,
         )
         self.requests: dict[str, Submit] = {}
         self.tokens: dict[str, list[int]] = {}
         self.ends: dict[str, SequenceDelta] = {}
+        self.arrived_s: dict[str, float] = {}
+        self.lived_ms: dict[str, float] = {}
         self.aborted: set[str] = set()
         self._poison = poison
+
+    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+        self.now_s += self.step_s
+        return self.runner.execute(rows)
 
     # asking
 
@@ -133,6 +149,7 @@ class Driver:
         request_id = f"r{len(self.requests)}"
         request = Submit(request_id, tenant_id, prompt, SamplingParams(max_tokens=max_tokens, **sampling))
         self.engine.submit(request)
+        self.arrived_s[request_id] = self.now_s
         self.requests[request_id] = request
         self.tokens[request_id] = []
         return request_id
@@ -155,6 +172,7 @@ class Driver:
             self.tokens[delta.request_id] += delta.token_ids
             if delta.finish_reason is not None:
                 self.ends[delta.request_id] = delta
+                self.lived_ms[delta.request_id] = (self.now_s - self.arrived_s[delta.request_id]) * 1000
         if self._poison:
             self.poison_free_blocks()
         assert not getattr(self.runner, "violations", None), self.runner.violations
@@ -209,6 +227,12 @@ class Driver:
                 assert self.tokens[request_id] == expected
                 stopped = expected[-1] in self.sequence_stops(request)
                 assert self.ends[request_id].finish_reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
+
+    def phases(self, request_id: str) -> Phases:
+        """Where the time of an ended request went."""
+        phases = self.ends[request_id].phases
+        assert phases is not None
+        return phases
 
     @staticmethod
     def sequence_stops(request: Submit) -> set[int]:

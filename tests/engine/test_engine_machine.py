@@ -10,12 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.generation import FinishReason
 from dataplane.engine import scheduler as scheduler_module
-from dataplane.engine.engine import Refusal
+from dataplane.engine.intake import Refusal
 from dataplane.engine.preemption import growth_victim, reclaim_victims
 
 TENANTS = ("alpha", "beta", "gamma", "stranger")
 NUM_BLOCKS = 24
 POOL_TOKENS = NUM_BLOCKS * 8
+ROUNDING_MS = 2.5
+"""Five phases, each rounded to a millisecond."""
 
 share_sets = st.fixed_dictionaries(
     {
@@ -67,8 +69,9 @@ class EngineMachine(RuleBasedStateMachine):
         chunk=st.sampled_from([None, 1, 7]),
         prefix_cache=st.booleans(),
         min_run_steps=st.sampled_from([0, 2, 16]),
+        step_s=st.sampled_from([0.0, 0.0007, 0.09]),
     )
-    def start(self, shares, slots, budget, chunk, prefix_cache, min_run_steps) -> None:
+    def start(self, shares, slots, budget, chunk, prefix_cache, min_run_steps, step_s) -> None:
         watch = Watch()
         self.patches = [
             patch.object(scheduler_module, "growth_victim", watch.growth),
@@ -87,6 +90,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_model_len=150,
             queue_limit_per_tenant=6,
             min_run_steps=min_run_steps,
+            step_s=step_s,
         )
 
     @rule(
@@ -154,6 +158,10 @@ class EngineMachine(RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(sorted(self.driver.engine._sequences)))
         getattr(self.driver.runner, how).add(request_id)
 
+    @rule(seconds=st.sampled_from([0.0003, 0.2, 30.0]))
+    def time_passes(self, seconds) -> None:
+        self.driver.now_s += seconds
+
     @rule(shares=share_sets)
     def set_tenants(self, shares) -> None:
         self.driver.engine.set_tenants(shares)
@@ -180,9 +188,26 @@ class EngineMachine(RuleBasedStateMachine):
                 if end.finish_reason is FinishReason.ERROR and end.error_code == "request_failed":
                     assert request_id in broken, "a neighbour failed"
                 assert (end.finish_reason is FinishReason.ERROR) == bool(end.error_code and end.error_message)
+                self.check_phases(request_id, end)
         finally:
             for each in self.patches:
                 each.stop()
+
+    def check_phases(self, request_id, end) -> None:
+        phases = self.driver.phases(request_id)
+        waited_ms = phases.own_budget_ms + phases.fair_share_ms + phases.memory_ms
+        worked_ms = phases.prefill_ms + phases.decode_ms
+        lived_ms = self.driver.lived_ms[request_id]
+        if end.error_code == "request_too_large_for_budget":  # ended when the shares were set, and told a step later
+            assert waited_ms + worked_ms <= lived_ms + ROUNDING_MS
+        else:
+            assert abs(waited_ms + worked_ms - lived_ms) <= ROUNDING_MS
+        assert 0 <= phases.preempted_ms <= worked_ms + ROUNDING_MS
+        assert min(waited_ms, phases.own_budget_ms, phases.fair_share_ms, phases.memory_ms, worked_ms) >= 0
+        assert phases.kv_blocks <= NUM_BLOCKS
+        if self.driver.tokens[request_id]:
+            assert phases.kv_blocks >= 1
+            assert 1 <= phases.batch_rows <= self.driver.config.max_num_seqs
 
 
 TestEngine = EngineMachine.TestCase

@@ -10,7 +10,8 @@ from dataplane.contracts.generation import FinishReason, Submit
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.block_pool import IntegrityError
 from dataplane.engine.config import EngineConfig
-from dataplane.engine.engine import Engine, Refusal
+from dataplane.engine.engine import Engine
+from dataplane.engine.intake import Refusal
 
 
 def refusal(driver: Driver, tenant_id: str, prompt: list[int], max_tokens: int = 8, **sampling: object) -> Refusal:

@@ -40,6 +40,7 @@ class Bench:
             sampling=SamplingParams(max_tokens=1),
             stop_token_ids=(),
             arrival=self.arrivals,
+            time=self.queue.time,
         )
         self.queue.enqueue(sequence)
         return sequence

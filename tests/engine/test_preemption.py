@@ -10,6 +10,7 @@ from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.preemption import ReclaimCredit, growth_victim, reclaim_victims, slot_victim
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
+from dataplane.engine.timing import Time
 
 POOL_BLOCKS = 64
 
@@ -35,6 +36,7 @@ class Bench:
                 sampling=SamplingParams(max_tokens=1),
                 stop_token_ids=(),
                 arrival=self.arrivals,
+                time=Time(),
             )
             assert sequence.table.allocate(self.pool, tenant.budget, [], size)
             tenant.running[sequence.request_id] = sequence

@@ -10,6 +10,7 @@ from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.prefix_cache import PrefixCache, chain_seed
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
+from dataplane.engine.timing import Time
 
 SIZE = 8
 NUM_BLOCKS = 64
@@ -27,7 +28,13 @@ class Bench:
         if tenant_id not in self.tenants:
             self.tenants[tenant_id] = TenantQueue(TenantBudget(tenant_id, Share(), NUM_BLOCKS, SIZE), 0.0, 0)
         return Sequence(
-            "r", self.tenants[tenant_id], tokens, sampling=SamplingParams(max_tokens=1), stop_token_ids=(), arrival=0
+            "r",
+            self.tenants[tenant_id],
+            tokens,
+            sampling=SamplingParams(max_tokens=1),
+            stop_token_ids=(),
+            arrival=0,
+            time=Time(),
         )
 
     def compute(self, tenant_id: str, tokens: list[int]) -> None:

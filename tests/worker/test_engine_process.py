@@ -80,11 +80,11 @@ def test_a_refused_sequence_is_reported_though_nothing_runs(loaded: LoadedEngine
     ]
 
 
-def test_queue_time_comes_once_with_the_first_delta(loaded: LoadedEngine, recorder: Recorder) -> None:
+def test_phases_come_with_the_first_token_and_with_the_end(loaded: LoadedEngine, recorder: Recorder) -> None:
     loaded.take(submit("a", max_tokens=3))
     while loaded.has_work:
         loaded.step()
-    assert [delta.queue_ms is not None for delta in recorder.deltas] == [True, False, False]
+    assert [delta.phases is not None for delta in recorder.deltas] == [True, False, True]
 
 
 def test_an_idle_engine_reports_tenants_and_then_says_nothing(loaded: LoadedEngine, recorder: Recorder) -> None:

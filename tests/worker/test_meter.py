@@ -1,10 +1,11 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.contracts.generation import SequenceDelta
-from dataplane.contracts.usage import Outcome, RecordKind, UsageRecord
+from dataplane.contracts.generation import FinishReason, SequenceDelta
+from dataplane.contracts.usage import Outcome, Phases, RecordKind, UsageRecord
 from dataplane.spool import segment
 from dataplane.spool.writer import SpoolWriter
 from dataplane.worker.doors import Caller
@@ -12,6 +13,7 @@ from dataplane.worker.meter import Meter
 from dataplane.worker.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
+PHASES = Phases(own_budget_ms=1, fair_share_ms=0, memory_ms=2, prefill_ms=5, decode_ms=40, kv_blocks=2, batch_rows=1.5)
 CALLER = Caller(request_id="req_1", trusted=True, tenant_id="ten_a", billed=True)
 
 
@@ -24,7 +26,7 @@ def records(root: Path) -> list[UsageRecord]:
 
 
 def tokens(count: int, cached_tokens: int = 0) -> SequenceDelta:
-    return SequenceDelta(request_id="req_1.1", token_ids=[7] * count, cached_tokens=cached_tokens, queue_ms=3.0)
+    return SequenceDelta(request_id="req_1.1", token_ids=[7] * count, cached_tokens=cached_tokens, phases=PHASES)
 
 
 async def test_progress_is_recorded_every_32_tokens(tmp_path: Path) -> None:
@@ -45,6 +47,37 @@ async def test_progress_is_recorded_every_32_tokens(tmp_path: Path) -> None:
     ]
     assert [record.sequence for record in found] == [0, 1, 2, 3, 4]
     assert (found[-1].prompt_tokens, found[-1].cached_tokens, found[-1].queue_ms) == (5, 3, 3)
+
+
+async def test_the_last_word_has_the_phases_that_the_engine_told_with_the_end(tmp_path: Path) -> None:
+    spool = SpoolWriter(tmp_path, "rep_1", 1 << 20)
+    counted = meter(spool)
+    await counted.admit(5)
+    counted.observe(tokens(1))
+    whole = msgspec.structs.replace(PHASES, decode_ms=1_000_000)
+    counted.observe(SequenceDelta("req_1.1", [7], finish_reason=FinishReason.STOP, phases=whole))
+    counted.finish(Outcome.STOP)
+    await spool.close()
+    assert records(tmp_path)[-1].phases == whole
+
+
+async def test_an_end_that_the_engine_did_not_see_ends_the_decode(tmp_path: Path) -> None:
+    spool = SpoolWriter(tmp_path, "rep_1", 1 << 20)
+    counted = meter(spool)
+    await counted.admit(5)
+    counted.observe(tokens(1))
+    counted.observe(SequenceDelta("req_1.1", [7]))
+    counted.finish(Outcome.ABORTED)
+    unseen = meter(spool)
+    await unseen.admit(5)
+    unseen.finish(Outcome.ABORTED)
+    await spool.close()
+    known, unknown = (record.phases for record in records(tmp_path) if record.kind is RecordKind.FINAL)
+    assert known is not None
+    assert known.decode_ms is not None
+    assert known.decode_ms >= 40
+    assert msgspec.structs.replace(known, decode_ms=40) == PHASES
+    assert unknown is None
 
 
 async def test_a_full_spool_refuses_the_request_and_says_that_it_is_our_fault(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from worker_process import WorkerProcess
 
 from dataplane.contracts import failpoints, headers, ids
 from dataplane.contracts.replica import AbortRequest
-from dataplane.contracts.usage import Outcome, RecordKind, Source, UsageRecord
+from dataplane.contracts.usage import Outcome, Phases, RecordKind, Source, UsageRecord
 
 
 def from_gateway(request_id: str, **more: str) -> dict[str, str]:
@@ -79,7 +79,11 @@ def test_a_billed_stream_leaves_admit_progress_and_final_and_meters_every_event(
     assert (final.completion_tokens, final.prompt_tokens, final.cached_tokens) == counts[-1]
     assert final.completion_tokens == 100
     assert (final.outcome, final.stream, final.endpoint) == (Outcome.LENGTH, True, "completions")
-    assert None not in (final.queue_ms, final.ttft_ms, final.duration_ms)
+    assert final.phases is not None
+    assert final.duration_ms is not None
+    known = {name for name in Phases.__struct_fields__ if getattr(final.phases, name) is not None}
+    assert known == set(Phases.__struct_fields__) - {"auth_ms", "admission_ms", "cold_ms"}  # those are the gateway's
+    assert (final.queue_ms or 0) + (final.phases.decode_ms or 0) <= final.duration_ms
     assert records[0].prompt_tokens == final.prompt_tokens
 
 
@@ -93,6 +97,8 @@ def test_usage_that_is_told_is_usage_that_is_billed_when_a_stop_string_cuts(
     final = worker.wait_records(request_id, RecordKind.FINAL)[-1]
     assert final.outcome is Outcome.STOP
     assert final.completion_tokens == answer["usage"]["completion_tokens"]
+    assert final.phases is not None
+    assert final.phases.kv_blocks
 
 
 @pytest.mark.parametrize("missing", [headers.REQUEST_ID, headers.TENANT])
