@@ -12,6 +12,7 @@ from controlplane.api import (
     registry,
     uploads,
     usage,
+    webhooks,
 )
 
 app_name = "api"
@@ -55,6 +56,16 @@ urlpatterns = [
     path("api/v1/usage/month", usage.MonthUsageView.as_view(), name="usage-month"),
     path("api/v1/requests", usage.RequestsView.as_view(), name="requests"),
     path("api/v1/requests/<str:request_id>", usage.RequestView.as_view(), name="request"),
+    path("api/v1/webhooks", webhooks.WebhooksView.as_view(), name="webhooks"),
+    path("api/v1/webhooks/<str:webhook_id>", webhooks.WebhookView.as_view(), name="webhook"),
+    path("api/v1/webhooks/<str:webhook_id>/rotate", webhooks.RotateWebhookView.as_view(), name="webhook-rotate"),
+    path("api/v1/webhooks/<str:webhook_id>/test", webhooks.TestWebhookView.as_view(), name="webhook-test"),
+    path("api/v1/webhooks/<str:webhook_id>/deliveries", webhooks.DeliveriesView.as_view(), name="webhook-deliveries"),
+    path(
+        "api/v1/webhooks/<str:webhook_id>/deliveries/<str:message_id>/resend",
+        webhooks.ResendDeliveryView.as_view(),
+        name="webhook-resend",
+    ),
     path("api/v1/platform/tenants", platform.TenantsView.as_view(), name="platform-tenants"),
     path("api/v1/platform/tenants/<str:slug>/limits", platform.TenantLimitsView.as_view(), name="platform-limits"),
     path("api/v1/platform/tenants/<str:slug>/storage", uploads.TenantStorageView.as_view(), name="platform-storage"),

@@ -1,5 +1,7 @@
 """Webhooks, announcements and their deliveries."""
 
+from urllib.parse import urlsplit
+
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
@@ -61,6 +63,11 @@ class Webhook(models.Model):
 
     def __str__(self) -> str:
         return self.url
+
+    @property
+    def host(self) -> str:
+        """The host in the URL: what people call the webhook by."""
+        return urlsplit(self.url).netloc
 
     @property
     def enabled(self) -> bool:

@@ -90,6 +90,15 @@ api:usage GET                                         401   200 200   200  200  
 api:usage-month GET                                   401   200 200   200  200     200  404  200  200  401
 api:requests GET                                      401   200 200   200  403     200  404  200  200  401
 api:request GET                                       401   200 200   200  403     404  404  200  404  401
+api:webhooks GET                                      401   200 200   403  403     200  404  403  403  401
+api:webhooks POST                                     401   422 422   403  403     422  404  403  403  401
+api:webhook GET                                       401   200 200   403  403     404  404  403  403  401
+api:webhook PATCH                                     401   422 422   403  403     422  404  403  403  401
+api:webhook DELETE                                    401   204 204   403  403     404  404  403  403  401
+api:webhook-rotate POST                               401   200 200   403  403     404  404  403  403  401
+api:webhook-test POST                                 401   202 202   403  403     404  404  403  403  401
+api:webhook-deliveries GET                            401   200 200   403  403     404  404  403  403  401
+api:webhook-resend POST                               401   202 202   403  403     404  404  403  403  401
 
 # the platform's API: people only
 api:platform-tenants GET                              401   404 404   404  404     404  200  404  404  401

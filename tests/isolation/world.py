@@ -3,14 +3,18 @@
 Whoever adds a route with an argument adds the thing here, under the name of the argument.
 """
 
+from datetime import timedelta
+
 from django.utils import timezone
 from django_fixtures import Personas
 from domain import PLATFORM, deploy, make_version
 from spool_records import Life
+from telling import hook, tell
 
 from controlplane.jobs.lease import JobState
 from controlplane.jobs.models import Job
 from controlplane.metering.services import ingest
+from controlplane.notifications.models import Delivery
 from controlplane.registry.lifecycle import set_alias
 from controlplane.registry.parts import FilePlan
 from controlplane.registry.uploads import begin_upload
@@ -41,6 +45,10 @@ def build(personas: Personas) -> dict[str, str]:
     job_id = dead_job()
     request = Life(personas.acme.id, key_id=issued.key.id, deployment_id=deployment.id)
     ingest(actor=PLATFORM, records=request.whole())
+    webhook = hook(personas.alice, "https://hooks.example/pagoda")
+    told = tell(personas.acme)
+    with acting_as(PLATFORM):
+        Delivery.objects.update(next_at=timezone.now() + timedelta(hours=1))  # it failed, and waits
     return {
         "tenant": "acme",
         "slug": "acme",
@@ -58,6 +66,8 @@ def build(personas: Personas) -> dict[str, str]:
         "deployment_id": deployment.id,
         "request_id": request.request_id,
         "job_id": job_id,
+        "webhook_id": webhook.id,
+        "message_id": told.id,
         "acme_key": issued.text,
         "evil_key": evil.text,
     }

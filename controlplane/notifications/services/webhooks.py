@@ -74,9 +74,11 @@ def update_webhook(
     Raises:
         Forbidden: the actor may not change webhooks.
         NotFound: there is no such webhook.
-        Invalid: the URL or an event is refused.
+        Invalid: the URL or an event is refused, or nothing is to change.
     """
     require(actor, Permission.WEBHOOKS_WRITE)
+    if url is None and events is None and enabled is None:
+        raise Invalid("Say what is to change: url, events or enabled.")
     _check(url, events)
     with acting_as(actor):
         webhook = locked(actor.tenant, webhook_id)
