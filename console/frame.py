@@ -41,6 +41,7 @@ _TENANT_ITEMS = (
 _BELOW = {"console:models": ("versions/", "uploads/")}
 """Pages that belong to an entry although their address does not begin with its."""
 _PLATFORM_ITEMS = (
+    ("Health", "console:health"),
     ("Fleet", "console:fleet"),
     ("KV budgets", "console:budgets"),
     ("Warm pool", "console:warm-pool"),

@@ -15,10 +15,10 @@ from console import attempts, waterfall
 from console.access import member_page, platform_page
 from console.choices import chosen
 from console.error_words import meaning
+from console.views.playground import price_at
 from controlplane.deployments import selectors as deployments
 from controlplane.deployments.selectors import DeploymentName
 from controlplane.metering import selectors as metering
-from controlplane.metering.pricing import TOKENS_PER_PRICE
 from controlplane.metering.selectors import Ending
 from controlplane.registry import selectors as registry
 from dataplane.contracts.catalog import CANDIDATE, PREVIOUS, STABLE
@@ -135,7 +135,7 @@ def listed(request: HttpRequest, actor: Actor, names: Names | None, deployment_i
         "is_narrowed": any(picked[name] for name in choices) or chosen_range != "all" or bool(before),
         "is_first_page": not before,
         "older": shown[-1].request_id if len(rows) > _PAGE_ROWS else None,
-        "is_priced": metering.is_priced(actor=actor),
+        "is_priced": bool(metering.list_prices(actor=actor)),
     }
 
 
@@ -222,8 +222,7 @@ def _detail(request: HttpRequest, actor: Actor, request_id: str) -> HttpResponse
         "error": meaning(row.error_code),
         "fall": waterfall.waterfall(_measured(row, tries)),
         "legend": waterfall.LEGEND,
-        "price": metering.price_at(actor=actor, deployment_id=row.deployment_id, moment=row.started_at),
-        "tokens_per_price": TOKENS_PER_PRICE,
+        "prices": price_at(metering.list_prices(actor=actor), row.deployment_id, row.started_at),
         "is_over": row.ended_at is not None,
     }
     partial = request.headers.get("HX-Request")

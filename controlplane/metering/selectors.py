@@ -8,12 +8,25 @@ from typing import Any
 
 import msgspec
 from django.contrib.postgres.aggregates import BoolOr
-from django.db.models import Count, Exists, F, Max, Q, QuerySet, Sum
+from django.db.models import (
+    Aggregate,
+    Count,
+    DateTimeField,
+    Exists,
+    F,
+    IntegerField,
+    Max,
+    Min,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+    Value,
+)
 from django.db.models.functions import Coalesce, TruncDay
 from django.utils import timezone
 
 from controlplane.metering.models import Price, RejectedRecord, SpoolRecord, UsageHour, UsageRow
-from controlplane.metering.pricing import TokenPrice
 from controlplane.metering.settlement import State
 from dataplane.contracts.ids import Kind, encode
 from dataplane.contracts.usage import Outcome, UsageRecord
@@ -92,6 +105,25 @@ class RequestDetail:
 
     row: UsageRow
     records: tuple[UsageRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """How records come in, and what they are made into. None where there is none.
+
+    Args:
+        newest_at: when the newest record came in.
+        newest_late_ms: how long it had been on its way, in milliseconds.
+        open_requests: requests that are not settled.
+        oldest_open_at: when the quietest of them was last heard of.
+        set_aside: records that no row could be made of.
+    """
+
+    newest_at: datetime | None
+    newest_late_ms: int | None
+    open_requests: int
+    oldest_open_at: datetime | None
+    set_aside: int
 
 
 def usage(*, actor: Actor, since: datetime, until: datetime, by: Dimension) -> list[UsageLine]:
@@ -230,27 +262,38 @@ def list_prices(*, actor: Actor) -> list[Price]:
         return list(Price.objects.order_by("deployment_id", "-effective_from"))
 
 
-def price_at(*, actor: Actor, deployment_id: str, moment: datetime) -> TokenPrice | None:
-    """Return what a deployment's tokens cost at ``moment``: its own price, else the default, else None."""
-    require(actor, Permission.USAGE_READ)
-    with reading_as(actor):
-        prices = Price.objects.filter(deployment_id__in=["", deployment_id], effective_from__lte=moment)
-        price = prices.order_by("-deployment_id", "-effective_from").first()
-    return None if price is None else price.tokens
-
-
-def is_priced(*, actor: Actor) -> bool:
-    """Say whether any price has ever been set: without one nothing costs."""
-    require(actor, Permission.USAGE_READ)
-    with reading_as(actor):
-        return Price.objects.exists()
-
-
 def count_open(*, actor: Actor) -> tuple[int, int]:
     """Return how many requests are not settled and how many records were set aside: for those who run the platform."""
     require(actor, Permission.PLATFORM_FLEET)
     with reading_as(actor):
         return UsageRow.objects.filter(state=State.OPEN).count(), RejectedRecord.objects.count()
+
+
+def arrivals(*, actor: Actor) -> Arrivals:
+    """Return how spool records arrive, in one question as soon as there is a record: for the platform's people."""
+    require(actor, Permission.PLATFORM_FLEET)
+    waiting = UsageRow.objects.filter(state=State.OPEN).order_by()
+    aside = RejectedRecord.objects.order_by()
+    with reading_as(actor):
+        # One at a time of the spool's table, by its key: it is the longest of all.
+        found = SpoolRecord.objects.annotate(
+            open_requests=Subquery(_of_all(waiting, Count("pk")), output_field=IntegerField()),
+            oldest_open_at=Subquery(_of_all(waiting, Min("seen_at")), output_field=DateTimeField()),
+            set_aside=Subquery(_of_all(aside, Count("pk")), output_field=IntegerField()),
+        )
+        newest = found.order_by("-pk").first()
+        if newest is None:
+            return Arrivals(None, None, waiting.count(), None, aside.count())
+    late_ms = int(newest.received_at.timestamp() * 1000) - newest.body["at_ms"]
+    return Arrivals(
+        newest.received_at, late_ms, newest.open_requests or 0, newest.oldest_open_at, newest.set_aside or 0
+    )
+
+
+def _of_all(rows: QuerySet[Any], total: Aggregate) -> QuerySet[Any, Any]:
+    """Return ``total`` over all ``rows`` as a subquery's one value: none where there is no row."""
+    found: QuerySet[Any, Any] = rows.annotate(whole=Value(1)).values("whole").annotate(total=total).values("total")
+    return found
 
 
 def _rows(actor: Actor) -> QuerySet[UsageRow]:

@@ -56,7 +56,8 @@ def test_the_fleet_misses_no_replica_that_rests_is_spare_tries_a_version_or_has_
         ("/platform/budgets", 5),
         ("/platform/warm-pool", 4),
         ("/platform/prices", 2),
-        ("/platform/jobs", 5),
+        ("/platform/jobs", 6),
+        ("/platform/requests", 5),
         ("/platform/audit", 1),
     ],
 )

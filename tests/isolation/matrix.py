@@ -174,7 +174,9 @@ console:prices GET                                    302   404 404   404  404  
 console:prices POST                                   302   404 404   404  404     404  422  302  302  302
 console:platform-requests GET                         302   404 404   404  404     404  200  302  302  302
 console:platform-request GET                          302   404 404   404  404     404  200  302  302  302
+console:health GET                                    302   404 404   404  404     404  200  302  302  302
 console:jobs GET                                      302   404 404   404  404     404  200  302  302  302
+console:job GET                                       302   404 404   404  404     404  200  302  302  302
 console:job-retry POST                                302   404 404   404  404     404  302  302  302  302
 console:platform-audit GET                            302   404 404   404  404     404  200  302  302  302
 console:tenants GET                                   302   404 404   404  404     404  200  302  302  302

@@ -15,6 +15,7 @@ from controlplane.deployments.selectors.deployments import (
 )
 from controlplane.deployments.selectors.events import DeploymentEvent, EventKind, list_events
 from controlplane.deployments.selectors.pools import Pool, TenantPool, by_tenant, get_pool, list_pools
+from controlplane.deployments.selectors.publishing import Publishing, publishing
 from controlplane.deployments.selectors.replicas import (
     Costs,
     Node,
@@ -36,6 +37,7 @@ __all__ = [
     "EventKind",
     "Node",
     "Pool",
+    "Publishing",
     "Replica",
     "Standing",
     "TenantPool",
@@ -54,5 +56,6 @@ __all__ = [
     "list_replicas",
     "list_restart_costs",
     "list_serving",
+    "publishing",
     "restart_costs",
 ]
