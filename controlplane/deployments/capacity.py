@@ -6,13 +6,10 @@ replicas that the deployment may have.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from controlplane.registry.fit import LIBRARIES_BYTES, USABLE
 from dataplane.contracts import memory
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.model_config import ModelConfig
 from dataplane.contracts.replica import Device
-
-_MIB = 1024 * 1024
 
 
 class DoesNotFit(ValueError):
@@ -36,13 +33,12 @@ def pool_blocks(config: ModelConfig, engine: EngineSettings) -> int:
     """
     if engine.kv_memory_mb is None:
         raise DoesNotFit("State the deployment's KV memory: guarantees are checked against it.")
-    kv_dtype_bytes = memory.DTYPE_BYTES[engine.dtype]
-    blocks = memory.kv_blocks(config, engine.kv_memory_mb * _MIB, engine.block_size, kv_dtype_bytes)
+    blocks = memory.pool_blocks(config, engine)
     if blocks == 0:
-        block_bytes = engine.block_size * memory.kv_bytes_per_token(config, kv_dtype_bytes)
+        block_bytes = engine.block_size * memory.kv_bytes_per_token(config, memory.DTYPE_BYTES[engine.dtype])
         raise DoesNotFit(
             f"{engine.kv_memory_mb} MiB of KV memory hold no block of {engine.block_size} tokens, which takes "
-            f"{block_bytes} bytes. Give the deployment at least {_divided_up(block_bytes, _MIB)} MiB."
+            f"{block_bytes} bytes. Give the deployment at least {memory.mib(block_bytes)}."
         )
     return blocks
 
@@ -62,7 +58,7 @@ def check_device(config: ModelConfig, engine: EngineSettings, devices: Sequence[
 
     Raises:
         NoDevice: the fleet has no device of the kind that is asked for.
-        DoesNotFit: weights, KV memory and libraries are more than the largest such device can give.
+        DoesNotFit: a replica takes more than the largest such device can give.
     """
     if not devices:
         return
@@ -70,14 +66,14 @@ def check_device(config: ModelConfig, engine: EngineSettings, devices: Sequence[
     if not able:
         kinds = ", ".join(sorted({device.kind for device in devices}))
         raise NoDevice(f"No machine of the fleet has a {engine.device} device. Choose auto or one of {kinds}.")
-    weight_bytes, kv_bytes = memory.weight_bytes(config, engine.dtype), (engine.kv_memory_mb or 0) * _MIB
-    usable_bytes = int(max(device.memory_bytes for device in able) * USABLE)
-    if weight_bytes + kv_bytes + LIBRARIES_BYTES > usable_bytes:
-        raise DoesNotFit(
-            f"A replica takes {_mib(weight_bytes + kv_bytes + LIBRARIES_BYTES)} (weights in {engine.dtype} "
-            f"{_mib(weight_bytes)}, KV memory {_mib(kv_bytes)}, libraries {_mib(LIBRARIES_BYTES)}), and the largest "
-            f"device can give {_mib(usable_bytes)}. Lower the KV memory, or take a narrower precision."
-        )
+    plans = {device: memory.plan(config, engine, device.kind) for device in able}
+    if any(plan.needed_bytes <= memory.usable_bytes(device) for device, plan in plans.items()):
+        return
+    device, plan = max(plans.items(), key=lambda planned: planned[0].memory_bytes)
+    raise DoesNotFit(
+        f"A replica takes {memory.mib(plan.needed_bytes)} ({plan.words}), and the largest device can give "
+        f"{memory.mib(memory.usable_bytes(device))}. Lower the KV memory, or take a narrower precision."
+    )
 
 
 def check_shares(
@@ -96,23 +92,13 @@ def check_shares(
                 f"The cap of {name} ({share.cap_tokens} tokens) is below its guarantee "
                 f"({share.guarantee_tokens} tokens). Raise the cap or lower the guarantee."
             )
-    promised_blocks = sum(
-        _divided_up(_divided_up(share.guarantee_tokens, replicas), engine.block_size) for share in shares.values()
-    )
+    promised_blocks = memory.promised_blocks(shares, engine.block_size, replicas)
     if promised_blocks > total_blocks:
         listed = ", ".join(
             f"{name} {share.guarantee_tokens}" for name, share in shares.items() if share.guarantee_tokens
         )
         raise DoesNotFit(
             f"Guarantees of {promised_blocks * engine.block_size * replicas} tokens ({listed}; rounded up to blocks of "
-            f"{engine.block_size}) do not fit a pool of {total_blocks * engine.block_size * replicas} tokens "
+            f"{engine.block_size}) do not fit a pool of {memory.safe_guarantees(config, engine, replicas)} tokens "
             f"({replicas} x {engine.kv_memory_mb} MiB). Lower a guarantee, or give the deployment more KV memory."
         )
-
-
-def _divided_up(value: int, parts: int) -> int:
-    return -(-value // parts)
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{_divided_up(size_bytes, _MIB):,} MiB"

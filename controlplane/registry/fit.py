@@ -1,22 +1,21 @@
 """Whether a model fits the memory of a device at hand, and in which precision. Pure; the arithmetic is the planner's.
 
-A device holds one replica: its weights, the libraries beside them, and at least :data:`LEAST_KV_TOKENS` of keys and
-values, fewer where the model's own context is shorter.
+A device holds one replica with at least :data:`LEAST_KV_TOKENS` of keys and values, fewer where the model's own context
+is shorter.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dataplane.contracts import memory
+from dataplane.contracts.catalog import EngineSettings
+from dataplane.contracts.memory import gib
 from dataplane.contracts.model_config import ModelConfig
 from dataplane.contracts.replica import Device
+from dataplane.contracts.room import kv_room_mb
 
 LEAST_KV_TOKENS = 2048
-USABLE = 0.85
-"""The part of a device's memory that is planned with; the rest is the system's and the fragments'."""
-LIBRARIES_BYTES = 600 * 1024 * 1024
-"""What the three processes of a replica take without weights, measured on CPUs with torch 2.13."""
-_GIB = 1024**3
+_MIB = 1024 * 1024
 _PRECISIONS = ("fp32", "bf16", "fp16")
 """In the order they are tried: the default of a deployment first."""
 
@@ -41,10 +40,9 @@ def least_kv_tokens(config: ModelConfig) -> int:
     return min(LEAST_KV_TOKENS, config.context_tokens)
 
 
-def needed_bytes(config: ModelConfig, dtype: str) -> int:
+def needed_bytes(config: ModelConfig, dtype: str, device_kind: str = "cpu") -> int:
     """Return what the smallest replica of the model takes in ``dtype``."""
-    kv_bytes = least_kv_tokens(config) * memory.kv_bytes_per_token(config, memory.DTYPE_BYTES[dtype])
-    return memory.weight_bytes(config, dtype) + kv_bytes + LIBRARIES_BYTES
+    return memory.plan(config, _smallest(config, dtype), device_kind).needed_bytes
 
 
 def summary(found: Sequence[Fit]) -> str:
@@ -57,25 +55,28 @@ def shortage(config: ModelConfig, devices: Sequence[Device]) -> str:
     """Say what the model would need, and what there is."""
     narrowest = min(_PRECISIONS, key=lambda dtype: memory.DTYPE_BYTES[dtype])
     largest = max(devices, key=lambda device: device.memory_bytes, default=None)
-    has = (
-        f"the largest device, {_named(largest)}, can give {_gib(_usable(largest))}" if largest else "no device is there"
-    )
-    return f"Even in {narrowest} a replica takes {_gib(needed_bytes(config, narrowest))}, and {has}."
+    has = "no device is there"
+    if largest is not None:
+        has = f"the largest device, {_named(largest)}, can give {gib(memory.usable_bytes(largest))}"
+    return f"Even in {narrowest} a replica takes {gib(needed_bytes(config, narrowest))}, and {has}."
 
 
 def _fit(config: ModelConfig, device: Device, dtype: str) -> Fit | None:
-    left_bytes = _usable(device) - LIBRARIES_BYTES - memory.weight_bytes(config, dtype)
-    kv_tokens = max(left_bytes, 0) // memory.kv_bytes_per_token(config, memory.DTYPE_BYTES[dtype])
-    return Fit(device, dtype, kv_tokens) if kv_tokens >= least_kv_tokens(config) else None
+    if needed_bytes(config, dtype, device.kind) > memory.usable_bytes(device):
+        return None
+    room_bytes = kv_room_mb(config, _smallest(config, dtype), device) * _MIB
+    return Fit(device, dtype, room_bytes // _token_bytes(config, dtype))
 
 
-def _usable(device: Device) -> int:
-    return int(device.memory_bytes * USABLE)
+def _smallest(config: ModelConfig, dtype: str) -> EngineSettings:
+    tokens = least_kv_tokens(config)
+    kv_memory_mb = -(-tokens * _token_bytes(config, dtype) // _MIB)
+    return EngineSettings(dtype=dtype, max_model_len=tokens, max_num_seqs=1, kv_memory_mb=kv_memory_mb)
+
+
+def _token_bytes(config: ModelConfig, dtype: str) -> int:
+    return memory.kv_bytes_per_token(config, memory.DTYPE_BYTES[dtype])
 
 
 def _named(device: Device) -> str:
-    return f"{device.name} ({device.kind}, {_gib(device.memory_bytes)})"
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / _GIB:,.1f} GiB"
+    return f"{device.name} ({device.kind}, {gib(device.memory_bytes)})"

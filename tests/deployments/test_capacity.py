@@ -10,10 +10,12 @@ from controlplane.deployments.capacity import (
     pool_blocks,
     pool_tokens,
 )
+from controlplane.registry.fit import fits
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.memory import kv_bytes_per_token
 from dataplane.contracts.model_config import ModelConfig
 from dataplane.contracts.replica import Device
+from dataplane.contracts.room import kv_room_mb
 
 CONFIG = ModelConfig(
     architecture="llama", vocab_size=320, hidden_size=64, intermediate_size=96, num_layers=2, num_heads=4,
@@ -65,11 +67,24 @@ CPU = Device("cpu", "two cores", 2_000 * 1024**2)  # of which 1,700 MiB are plan
 def test_a_replica_is_refused_where_no_device_could_hold_it() -> None:
     check_device(CONFIG, EngineSettings(kv_memory_mb=1_000), [CPU])
     check_device(CONFIG, EngineSettings(kv_memory_mb=1 << 20, device="cuda"), [])  # nothing is known yet
-    with pytest.raises(DoesNotFit, match=r"1,801 MiB \(weights in fp32 1 MiB, KV memory 1,200 MiB.*can give 1,700 MiB"):
-        check_device(CONFIG, EngineSettings(kv_memory_mb=1_200), [CPU])
+    refusal = r"takes 1,\d\d\d MiB \(weights in fp32 1 MiB, .*KV pool 1,500 MiB, .*can give 1,700 MiB\. Lower the KV"
+    with pytest.raises(DoesNotFit, match=refusal):
+        check_device(CONFIG, EngineSettings(kv_memory_mb=1_500), [CPU])
     with pytest.raises(NoDevice, match=r"a cuda device\. Choose auto or one of cpu"):
         check_device(CONFIG, EngineSettings(kv_memory_mb=1, device="cuda"), [CPU])
     gpu = Device("cuda", "one", 80_000 * 1024**2)
-    check_device(CONFIG, EngineSettings(kv_memory_mb=1_200), [CPU, gpu])
+    check_device(CONFIG, EngineSettings(kv_memory_mb=1_500), [CPU, gpu])
     with pytest.raises(DoesNotFit):
-        check_device(CONFIG, EngineSettings(kv_memory_mb=1_200, device="cpu"), [CPU, gpu])
+        check_device(CONFIG, EngineSettings(kv_memory_mb=1_500, device="cpu"), [CPU, gpu])
+
+
+def test_deploying_validating_and_planning_agree_on_what_fits() -> None:
+    for room in (200, 320, 400, 2_000):
+        device = Device("cpu", "node", room * 1024**2)
+        fit = next((fit for fit in fits(CONFIG, [device]) if fit.dtype == "fp32"), None)
+        assert (fit is not None) == (kv_room_mb(CONFIG, EngineSettings(max_num_seqs=1), device) > 0)
+        if fit is not None:
+            largest_mb = fit.kv_tokens * 512 // 1024**2
+            check_device(CONFIG, EngineSettings(kv_memory_mb=largest_mb, max_num_seqs=1), [device])
+            with pytest.raises(DoesNotFit):
+                check_device(CONFIG, EngineSettings(kv_memory_mb=largest_mb + 1, max_num_seqs=1), [device])
