@@ -18,6 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from dataplane import atomic_file
+from dataplane.catalog.soundness import sound
 from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import Catalog, CatalogError
 from dataplane.contracts.internal_calls import authorization
@@ -43,7 +44,7 @@ def supersedes(new: Catalog, old: Catalog) -> bool:
 def load_last_good(path: Path) -> Catalog:
     """Return the catalog kept in ``path``; the empty one, with a warning, where it cannot be read."""
     try:
-        return contract.decode(path.read_bytes())
+        return sound(contract.decode(path.read_bytes()), contract.empty()).catalog
     except FileNotFoundError:
         return contract.empty()
     except (OSError, CatalogError) as error:
@@ -84,7 +85,9 @@ class _PathState:
 
 
 class Follower:
-    """The newest catalog this process has seen.
+    """The newest catalog this process has seen, made sound (:mod:`.soundness`).
+
+    ``refusals`` counts the times that a deployment's arms were kept out of force.
 
     Args:
         redis_url: where the publisher writes the snapshot and its deltas.
@@ -112,6 +115,7 @@ class Follower:
         self._on_change = on_change
         self._poll_s = poll_s
         self._catalog = load_last_good(last_good)
+        self.refusals = 0
         self._heard_at_s: float | None = None
         self._poll_now = asyncio.Event()
         self._unsaved = asyncio.Event()
@@ -144,10 +148,14 @@ class Follower:
             return
         if new.number < self._catalog.number:
             _log.warning("catalog.went_back", old=self._catalog.number, new=new.number)
-        self._catalog = new
+        checked = sound(new, self._catalog)
+        self.refusals += len(checked.faults)
+        for deployment_id, fault in checked.faults.items():
+            _log.error("catalog.arms_refused", number=new.number, deployment_id=deployment_id, fault=fault)
+        taken = self._catalog = checked.catalog
         self._unsaved.set()
-        _log.info("catalog.taken", number=new.number, deployments=len(new.deployments), keys=len(new.keys))
-        self._on_change(new)
+        _log.info("catalog.taken", number=taken.number, deployments=len(taken.deployments), keys=len(taken.keys))
+        self._on_change(taken)
 
     # --- Redis
 

@@ -48,7 +48,7 @@ class Gateway:
     def __init__(self, settings: Settings) -> None:
         self.id = ids.new_id(ids.Kind.GATEWAY)
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = Metrics(lambda: self._snapshot.catalog)
         self.running = Running()
         self.draining = asyncio.Event()
         self.follower = Follower(
@@ -113,6 +113,7 @@ class Gateway:
             ("num_requests_cold", "Requests that wait for a replica.", lambda: self.room.waiting_count),
             ("replicas_ready", "Replicas that take traffic.", lambda: self.replicas.ready_count),
             ("catalog_number", "Number of the catalog in force.", lambda: self._snapshot.catalog.number),
+            ("catalog_refusals", "Arms of deployments kept out of force.", lambda: self.follower.refusals),
             ("redis_up", "1 while limits are shared through Redis.", lambda: not self.limiter.redis_away),
             ("spool_full", "1 while admission is stopped by the spool.", lambda: self.spool.full),
         ):
@@ -120,6 +121,12 @@ class Gateway:
 
     def _apply(self, catalog: Catalog) -> None:
         self._snapshot = Snapshot(catalog)
+        rollouts = {
+            deployment.id: {arm.name: [arm.version_id, arm.weight] for arm in deployment.arms}
+            for deployment in catalog.deployments.values()
+            if len(deployment.arms) > 1
+        }
+        _log.info("catalog_applied", number=catalog.number, rollouts=rollouts)
 
     async def _review_forever(self) -> None:
         """Cut what may no longer run, be it by a new catalog or because a key has expired since."""

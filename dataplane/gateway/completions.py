@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import structlog
 
-from dataplane.contracts import arms, headers, ids
+from dataplane.contracts import headers, ids
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.gateway import intake, limits, patience, rate_headers
+from dataplane.contracts.usage import Phases
+from dataplane.gateway import arm_choice, intake, limits, patience, rate_headers
 from dataplane.gateway.auth import Caller
 from dataplane.gateway.door import Door, Headers
 from dataplane.gateway.exchange import Exchange, Running, Spool
@@ -34,6 +35,7 @@ class Told(msgspec.Struct):
 
     started_s: float
     label: str
+    known_s: float = 0.0
     code: str = Code.SHUTTING_DOWN.code  # what remains where nothing else is said: the server cancelled the request
     tenant_id: str = ""
     key_id: str = ""
@@ -87,11 +89,11 @@ class Completions:
 
     async def _answer(self, scope: Scope, asked: Headers, receive: Receive, reply: Reply, told: Told) -> None:
         snapshot, caller = self._door.enter(asked)
-        told.tenant_id, told.key_id = caller.tenant.id, caller.key.id
+        told.tenant_id, told.key_id, told.known_s = caller.tenant.id, caller.key.id, time.monotonic()
         with self._bodies.holding(caller.tenant.id) as hold:
             taken = intake.parse(await self._read_body(scope, receive, hold))
             exchange = told.exchange = await self._accept(
-                snapshot, caller, taken, path=scope["path"], asked=asked, reply=reply
+                snapshot, caller, taken, path=scope["path"], asked=asked, reply=reply, told=told
             )
             try:
                 with self._running.enter(exchange), _watching(receive, exchange):
@@ -101,25 +103,24 @@ class Completions:
                 await exchange.settle()
 
     async def _accept(
-        self, snapshot: Snapshot, caller: Caller, taken: Intake, *, path: str, asked: Headers, reply: Reply
+        self, snapshot: Snapshot, caller: Caller, taken: Intake, *, path: str, asked: Headers, reply: Reply, told: Told
     ) -> Exchange:
         """Find what a request means and hold its caller's limits. Raises as :meth:`_reserve`, and what is not found."""
-        deployment, arm = snapshot.called(caller, taken.model)
-        if arm is None:
-            arm = arms.assign(deployment.arms, deployment.id, asked.get(headers.SESSION) or caller.key.id)
+        choice = arm_choice.of(asked, snapshot, caller, taken.model)
+        deployment, version_id = choice.deployment, choice.arm.version_id
         wait = patience.of(asked, deployment.idle, stream=taken.stream, max_wait_s=self._settings.max_cold_wait_s)
-        context_tokens = snapshot.context_tokens(deployment, arm.version_id, caller.tenant.id)
+        context_tokens = snapshot.context_tokens(deployment, version_id, caller.tenant.id)
         tokens = limits.request_tokens(caller.tenant, caller.key, taken.prompt_tokens, taken.max_tokens, context_tokens)
         reservation = await self._reserve(caller, tokens, reply)
         return Exchange(
             request_id=reply.request_id,
             endpoint=path,
             caller=caller,
-            deployment=deployment,
-            arm=arm,
+            choice=choice,
             intake=taken,
             patience=wait,
             reserved_tokens=tokens,
+            phases=_phases(told),
             spool=self._spool,
             release=lambda used: self._limiter.settle(reservation, used),
         )
@@ -158,6 +159,14 @@ class Completions:
             _log.info("request", **_line(reply, told, seconds))
 
 
+def _phases(told: Told) -> Phases:
+    """Return the phases up to now, at which the limits are held. The caller's sending of the body is in the second."""
+    return Phases(
+        auth_ms=round((told.known_s - told.started_s) * 1000),
+        admission_ms=round((time.monotonic() - told.known_s) * 1000),
+    )
+
+
 def _line(reply: Reply, told: Told, seconds: float) -> dict[str, Any]:
     """Return what is logged: ids, codes and figures; never a prompt, never a key."""
     line: dict[str, Any] = {
@@ -176,6 +185,8 @@ def _line(reply: Reply, told: Told, seconds: float) -> dict[str, Any]:
         "endpoint": exchange.endpoint,
         "deployment_id": exchange.deployment.id,
         "version_id": exchange.arm.version_id,
+        "arm": exchange.arm.name,
+        "forced": exchange.forced,
         "stream": exchange.intake.stream,
         "attempts": len(exchange.attempts),
     }

@@ -9,11 +9,12 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from dataplane.contracts.catalog import Arm, Catalog, DeploymentEntry
+from dataplane.contracts.catalog import Arm, Catalog
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.replica import ReplicaReport
-from dataplane.contracts.usage import Outcome, RecordKind, Source, UsageRecord
+from dataplane.contracts.usage import Outcome, Phases, RecordKind, Source, UsageRecord
 from dataplane.gateway import auth
+from dataplane.gateway.arm_choice import Choice
 from dataplane.gateway.auth import Caller
 from dataplane.gateway.intake import Intake
 from dataplane.gateway.patience import Patience
@@ -83,17 +84,19 @@ class Attempt(msgspec.Struct):
 class Exchange:
     """An accepted request.
 
-    ``attempts`` grows as replicas are tried; ``cause`` says why it was cut, once it was.
+    ``attempts`` grows as replicas are tried; ``cause`` says why it was cut, once it was. ``arm`` is the one it goes to,
+    with ``wanted`` of a replica; where that has no READY replica, ``fallback`` says what is wanted of the stable arm
+    instead, until :meth:`fall_back` goes there.
 
     Args:
         request_id: minted here.
         endpoint: the path called.
         caller: who.
-        deployment: what.
-        arm: which version of it.
+        choice: what, and which arm of it.
         intake: the body.
         patience: how long it may wait for a replica.
         reserved_tokens: what the limits hold for it.
+        phases: how long its caller's key and limits took.
         spool: where its records go.
         release: settles its limits by the tokens it really took; called once.
     """
@@ -104,28 +107,25 @@ class Exchange:
         request_id: str,
         endpoint: str,
         caller: Caller,
-        deployment: DeploymentEntry,
-        arm: Arm,
+        choice: Choice,
         intake: Intake,
         patience: Patience,
         reserved_tokens: int,
+        phases: Phases,
         spool: Spool,
         release: Callable[[int], Awaitable[None]],
     ) -> None:
         self.request_id = request_id
         self.endpoint = endpoint
         self.caller = caller
-        self.deployment = deployment
-        self.arm = arm
+        self.deployment = choice.deployment
+        self.arm = choice.arm
+        self.forced = choice.forced
         self.intake = intake
         self.patience = patience
-        self.wanted = Wanted(
-            deployment_id=deployment.id,
-            version_id=arm.version_id,
-            tokens=reserved_tokens,
-            prompt_tokens=intake.prompt_tokens,
-            max_num_seqs=deployment.engine.max_num_seqs,
-        )
+        self.phases = phases
+        self._stable = choice.fallback
+        self._reserved_tokens = reserved_tokens
         self.attempts: list[Attempt] = []
         self.cause: Cause | None = None
         self._spool = spool
@@ -133,6 +133,30 @@ class Exchange:
         self._releasing: asyncio.Task[None] | None = None
         self._scissors: asyncio.Timeout | None = None
         self._over = False
+
+    @property
+    def wanted(self) -> Wanted:
+        """What it needs of a replica."""
+        return self._of(self.arm)
+
+    @property
+    def fallback(self) -> Wanted | None:
+        """What it needs of a replica where its own arm has none."""
+        return None if self._stable is None else self._of(self._stable)
+
+    def _of(self, arm: Arm) -> Wanted:
+        return Wanted(
+            deployment_id=self.deployment.id,
+            version_id=arm.version_id,
+            tokens=self._reserved_tokens,
+            prompt_tokens=self.intake.prompt_tokens,
+            max_num_seqs=self.deployment.engine.max_num_seqs,
+        )
+
+    def fall_back(self) -> None:
+        """Go to the stable arm from now on, where it may."""
+        if self._stable is not None:
+            self.arm, self._stable = self._stable, None
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do ``work``, which :meth:`cut` can end at any await.
@@ -186,7 +210,7 @@ class Exchange:
         if not tally.completion_tokens and tally.prompt_tokens is None:
             if self.cause is None or attempt.found_s is None:
                 return 0
-            return self.intake.prompt_tokens if self.intake.stream else self.wanted.tokens
+            return self.intake.prompt_tokens if self.intake.stream else self._reserved_tokens
         prompt_tokens = self.intake.prompt_tokens if tally.prompt_tokens is None else tally.prompt_tokens
         return prompt_tokens + tally.completion_tokens
 
@@ -212,6 +236,7 @@ def closed_record(exchange: Exchange, attempt: Attempt) -> UsageRecord:
     def ms(at_s: float | None) -> int | None:
         return None if at_s is None else round((at_s - attempt.started_s) * 1000)
 
+    waited_ms = ms(now_s if attempt.found_s is None else attempt.found_s)
     return UsageRecord(
         request_id=exchange.request_id,
         attempt=attempt.number,
@@ -236,6 +261,8 @@ def closed_record(exchange: Exchange, attempt: Attempt) -> UsageRecord:
         queue_ms=ms(attempt.found_s),
         ttft_ms=ms(attempt.first_token_s),
         duration_ms=ms(now_s),
+        forced=exchange.forced,
+        phases=msgspec.structs.replace(exchange.phases, cold_ms=waited_ms),
     )
 
 

@@ -156,7 +156,7 @@ def _as_status(error: ErrorBody) -> ApiError:
 
 def _trusted_headers(exchange: Exchange, attempt: Attempt) -> list[tuple[str, str]]:
     """Return all that a replica is told beside the body. Nothing of the caller's headers is ever among it."""
-    return [
+    told = [
         (headers.REQUEST_ID, exchange.request_id),
         (headers.ATTEMPT, str(attempt.number)),
         (headers.TENANT, exchange.caller.tenant.id),
@@ -166,6 +166,7 @@ def _trusted_headers(exchange: Exchange, attempt: Attempt) -> list[tuple[str, st
         (headers.ARM, exchange.arm.name),
         (headers.METER, "1"),
     ]
+    return [*told, (headers.FORCED, "1")] if exchange.forced else told
 
 
 def _served_headers(exchange: Exchange, attempt: Attempt) -> list[Header]:

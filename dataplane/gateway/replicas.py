@@ -63,7 +63,7 @@ class Replicas:
     def take(self, table: ReplicaTable) -> None:
         """Put ``table`` in force."""
         self._replicas = table.replicas
-        self._ramps = slow_start.ramps(self._ramps, table.replicas)
+        self._ramps = slow_start.ramps(self._ramps, table)
         for life in self._suspected.keys() - {router.incarnation(report) for report in table.replicas}:
             self._suspected.pop(life).cancel()
         self.on_change()
@@ -91,17 +91,29 @@ class Replicas:
             del self._outstanding[life]
 
     def find(self, wanted: Wanted, avoid: Collection[Incarnation], *, paced: bool) -> ReplicaReport | Held:
-        """Return a replica for ``wanted``, never one of ``avoid``; if ``paced``, only where slow start allows it."""
-        ready = router.candidates(self._replicas, wanted, lambda life: life in avoid or life in self._suspected)
+        """Return a replica for ``wanted``, never one of ``avoid``, of those where slow start allows one more.
+
+        ``paced``: for one that waited, which goes only where it can run. Others go to whatever has come up to its pace.
+        """
+        ready = self._ready(wanted, avoid)
         if not ready:
             return Held.NO_REPLICA
-        if paced:
-            ready = [report for report in ready if self._has_room(report, wanted)]
-        return router.choose(ready, wanted, self._outstanding, random.random) or Held.NO_ROOM
+        open_ = [report for report in ready if self._has_room(report, wanted, paced=paced)]
+        return router.choose(open_, wanted, self._outstanding, random.random) or Held.NO_ROOM
 
-    def _has_room(self, report: ReplicaReport, wanted: Wanted) -> bool:
+    def serve(self, wanted: Wanted, avoid: Collection[Incarnation]) -> bool:
+        """Return whether a READY replica could take ``wanted``, at once or in its turn."""
+        return bool(self._ready(wanted, avoid))
+
+    def _ready(self, wanted: Wanted, avoid: Collection[Incarnation]) -> list[ReplicaReport]:
+        return router.candidates(self._replicas, wanted, lambda life: life in avoid or life in self._suspected)
+
+    def _has_room(self, report: ReplicaReport, wanted: Wanted, *, paced: bool) -> bool:
         life = router.incarnation(report)
-        return slow_start.has_room(report, wanted, self._outstanding.get(life, 0), self._ramps[life].limit)
+        ramp = self._ramps[life]
+        if not paced and slow_start.is_over(ramp, wanted):
+            return True
+        return slow_start.has_room(report, wanted, self._outstanding.get(life, 0), ramp.limit)
 
     def expected_s(self, wanted: Wanted) -> float | None:
         """Return the seconds until a replica for ``wanted`` should be READY, where the fleet has measured it."""

@@ -1,20 +1,23 @@
-"""How fast those who waited are let go to a replica that has just become READY. Pure.
+"""How fast requests are let go to a replica that has just become READY. Pure.
 
-A few at first, twice as many with every report that shows its engine at work, and never more than it has sequences and
-memory for: what it cannot run yet waits here, in fair order and with a time after which it is told to come again,
-rather than in the engine's queue.
+A few at first, twice as many with every report that shows its engine at work, until it has been sent as many as it runs
+at a time: then it has come up to its pace, and whoever comes is sent there at once. Those who waited leave so too, and
+never more than it has sequences and memory for: what it cannot run yet waits here, in fair order and with a time after
+which it is told to come again, rather than in the engine's queue.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from dataplane.contracts.replica import ReplicaReport, ReplicaState
+from dataplane.contracts.replica import ReplicaReport, ReplicaState, ReplicaTable
 from dataplane.gateway.router import Incarnation, Wanted, incarnation
 
 FIRST = 4
 """How many may be under way at a replica that has shown nothing yet."""
 _MOST = 1 << 16
+_NEW_MS = 10_000
+"""A replica that has been READY for longer when we first hear of it has come up to its pace without us."""
 
 
 class Ramp(msgspec.Struct, frozen=True):
@@ -24,20 +27,26 @@ class Ramp(msgspec.Struct, frozen=True):
     step: int
 
 
-def ramps(known: Mapping[Incarnation, Ramp], replicas: Iterable[ReplicaReport]) -> dict[Incarnation, Ramp]:
+def ramps(known: Mapping[Incarnation, Ramp], table: ReplicaTable) -> dict[Incarnation, Ramp]:
     """Return the ramps after a new report of all replicas. One that is not READY loses its own."""
     found: dict[Incarnation, Ramp] = {}
-    for report in replicas:
+    for report in table.replicas:
         if report.state is not ReplicaState.READY:
             continue
         step = report.load.step if report.load else 0
         ramp = known.get(incarnation(report))
         if ramp is None:
-            found[incarnation(report)] = Ramp(FIRST, step)
+            is_new = table.at_ms - report.since_ms < _NEW_MS
+            found[incarnation(report)] = Ramp(FIRST if is_new else _MOST, step)
         else:
             grown = min(ramp.limit * 2, _MOST) if step > ramp.step else ramp.limit
             found[incarnation(report)] = Ramp(grown, max(step, ramp.step))
     return found
+
+
+def is_over(ramp: Ramp, wanted: Wanted) -> bool:
+    """Return whether a replica has come up to its pace: as many may be under way there as its engine runs at a time."""
+    return ramp.limit >= wanted.max_num_seqs
 
 
 def has_room(report: ReplicaReport, wanted: Wanted, sent: int, limit: int) -> bool:

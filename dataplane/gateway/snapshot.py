@@ -1,10 +1,12 @@
 """The catalog in force, and what is asked of it for every request, worked out once per tenant and snapshot.
 
-What applications call is a deployment's name, or, of one version of it alone, ``name@<number>`` or ``name@<alias>``.
+What applications call is a deployment's name, or, of one version of it alone, ``name@<number>`` or ``name@<alias>``:
+that of an arm that takes traffic, or of a candidate that is kept READY before it does.
 """
 
 import msgspec
 
+from dataplane.contracts import arms, headers
 from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import Arm, Catalog, DeploymentEntry
 from dataplane.contracts.errors import ApiError, Code
@@ -48,12 +50,13 @@ class Snapshot:
             return self._names[tenant_id]
         return {name: entry for name, entry in self._names[tenant_id].items() if entry.id in allowed}
 
-    def called(self, caller: Caller, name: str) -> tuple[DeploymentEntry, Arm | None]:
-        """Return the deployment that ``caller`` means by ``name``, and the arm where it names a version.
+    def called(self, caller: Caller, name: str, arm_name: str | None = None) -> tuple[DeploymentEntry, Arm | None]:
+        """Return the deployment that ``caller`` means by ``name``, and the arm where that or ``arm_name`` names one.
 
         Raises:
-            ApiError: MODEL_NOT_FOUND, in the same words for a name that does not exist and one of another tenant;
-                MODEL_PAUSED for one that takes no traffic.
+            ApiError: MODEL_NOT_FOUND, in the same words for a name that does not exist and one of another tenant, or
+                for an arm that is not there; MODEL_PAUSED for one that takes no traffic; INVALID_PARAMETER where the
+                name is a version of another arm.
         """
         models = self.models(caller)
         base, at, version = name.partition("@")
@@ -64,9 +67,23 @@ class Snapshot:
         if at and version not in versions:
             names = [f"{base}@{known}" for known in versions]
             raise ApiError(Code.MODEL_NOT_FOUND, _not_found(name, [base, *names]), param="model")
-        if not found.active or sum(arm.weight for arm in found.arms) != 100:
+        if not found.active:
             raise _paused(found)
-        return found, versions[version] if at else None
+        by_version = versions[version] if at else None
+        if arm_name is None:
+            return found, by_version
+        by_name = next((arm for arm in _callable(found) if arm.name == arm_name), None)
+        if by_name is None:
+            names = [base, *(f"{base}@{known}" for known in versions)]
+            raise ApiError(Code.MODEL_NOT_FOUND, _not_found(name, names, arm_name), param=headers.USE_ARM)
+        if by_version is not None and by_version is not by_name:
+            raise ApiError(
+                Code.INVALID_PARAMETER,
+                f"'{name}' is a version of the arm '{by_version.name}', and the header '{headers.USE_ARM}' says "
+                f"'{arm_name}'. Leave one of the two out.",
+                param=headers.USE_ARM,
+            )
+        return found, by_name
 
     def withdrawn(self, deployment_id: str, version_id: str) -> ApiError | None:
         """Return why nobody can wait for a version of a deployment any longer, or None. Of grants it says nothing."""
@@ -75,7 +92,7 @@ class Snapshot:
             return ApiError(Code.MODEL_NOT_FOUND, "This model was deleted.", param="model")
         if not deployment.active:
             return _paused(deployment)
-        if all(arm.version_id != version_id for arm in deployment.arms):
+        if all(arm.version_id != version_id for arm in _callable(deployment)):
             return ApiError(
                 Code.MODEL_COLD, "This model went over to another version. Try again.", retry_after_s=_CHANGED_RETRY_S
             )
@@ -83,7 +100,7 @@ class Snapshot:
 
     def _versions(self, deployment: DeploymentEntry) -> dict[str, Arm]:
         """Return the arms of a deployment by what may stand behind the ``@``: numbers first, then aliases."""
-        known = [(arm, self.catalog.versions.get(arm.version_id)) for arm in deployment.arms]
+        known = [(arm, self.catalog.versions.get(arm.version_id)) for arm in _callable(deployment)]
         versions: dict[str, Arm] = {}
         for arm, version in known:
             if version is not None:
@@ -131,15 +148,21 @@ class Snapshot:
         return min((bound for bound in bounds if bound is not None), default=0)
 
 
+def _callable(deployment: DeploymentEntry) -> list[Arm]:
+    return [arm for arm in deployment.arms if arms.may_be_called(arm)]
+
+
 def _paused(deployment: DeploymentEntry) -> ApiError:
     return ApiError(
         Code.MODEL_PAUSED, f"The model '{deployment.name}' is paused by its owner.", retry_after_s=_PAUSED_RETRY_S
     )
 
 
-def _not_found(name: str, names: list[str]) -> str:
+def _not_found(name: str, names: list[str], arm_name: str = "") -> str:
     shown = name if len(name) <= 64 else name[:61] + "..."
+    arm = f" with an arm '{arm_name}'" if arm_name else ""
+    what = f"There is no model '{shown}'{arm} for this API key"
     if not names:
-        return f"There is no model '{shown}' for this API key: it may call none."
+        return f"{what}: it may call none."
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"There is no model '{shown}' for this API key. It may call: {', '.join(names[:_MAX_NAMED])}{more}."
+    return f"{what}. It may call: {', '.join(names[:_MAX_NAMED])}{more}."

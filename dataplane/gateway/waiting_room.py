@@ -22,9 +22,13 @@ Beat = Callable[[], Awaitable[None]]
 
 
 class Guest(Waiter, eq=False, kw_only=True):
-    """A request on its way to a seat: it waits until it has a ``replica``, or is turned away with ``refusal``."""
+    """A request on its way to a seat: it waits until it has a ``replica``, or is turned away with ``refusal``.
+
+    It takes one for ``fallback`` as soon as nothing could serve ``wanted``.
+    """
 
     wanted: Wanted
+    fallback: Wanted | None
     avoid: Collection[Incarnation]
     settled: asyncio.Event
     replica: ReplicaReport | None = None
@@ -34,8 +38,12 @@ class Guest(Waiter, eq=False, kw_only=True):
 class WaitingRoom:
     """Seats requests at replicas.
 
-    A version has a queue only while somebody waits for it. Then whoever comes waits too, and all leave at the pace of
-    the replicas' slow start.
+    A version has a queue only while somebody waits for it: because it is cold, or because all of its replicas have just
+    become READY and have what they can take for a start. Then whoever comes waits too, and all leave at the pace of the
+    replicas' slow start.
+
+    Where the weights gave a request to an arm without a READY replica it is seated at the stable arm, which is what the
+    exchange says from then on.
 
     Args:
         replicas: where the seats are.
@@ -84,12 +92,15 @@ class WaitingRoom:
                 since it did; QUEUE_FULL when it is the caller's tenant of whom too many wait; MODEL_PAUSED, MODEL_COLD
                 or MODEL_NOT_FOUND when what was waited for is no longer served.
         """
+        if exchange.fallback is not None and not self._replicas.serve(exchange.wanted, avoid):
+            exchange.fall_back()
         guest = Guest(
             tenant_id=exchange.caller.tenant.id,
             weight=exchange.deployment.grants[exchange.caller.tenant.id].weight,
             size_bytes=REQUEST_BYTES + len(exchange.intake.body),
             expires_s=asyncio.get_running_loop().time() + exchange.patience.wait_s,
             wanted=exchange.wanted,
+            fallback=exchange.fallback,
             avoid=avoid,
             settled=asyncio.Event(),
         )
@@ -98,6 +109,8 @@ class WaitingRoom:
             if replica is None:
                 self._enter(guest, len(exchange.deployment.arms))
                 replica = await self._wait(guest, exchange.patience.wait_s, beat)
+            if replica.version_id != exchange.arm.version_id:
+                exchange.fall_back()
             yield replica
         finally:
             self._leave(guest)
@@ -121,8 +134,9 @@ class WaitingRoom:
             refusal = snapshot.withdrawn(*key)
             if refusal is not None:
                 for guest in queue.everybody():
-                    queue.discard(guest)
-                    self._refuse(guest, refusal)
+                    if guest.fallback is None or snapshot.withdrawn(*guest.fallback.key) is not None:
+                        queue.discard(guest)
+                        self._refuse(guest, refusal)
                 self._seat(key)
 
     def _refuse(self, guest: Guest, refusal: ApiError) -> None:
@@ -190,16 +204,25 @@ class WaitingRoom:
         if queue is None:
             return
         now_s = asyncio.get_running_loop().time()
-        while not self._replicas.cold(key) and (taken := queue.take(self._offer, now_s)) is not None:
-            guest, replica = taken
-            self._left(guest)
-            self._give(guest, replica)
+        if self._served(key, queue):
+            while (taken := queue.take(self._offer, now_s)) is not None:
+                guest, replica = taken
+                self._left(guest)
+                self._give(guest, replica)
         if not len(queue):
             del self._queues[key]
         self._demand.set(key[0], sum(len(queue) for (of, _), queue in self._queues.items() if of == key[0]))
 
+    def _served(self, key: tuple[str, str], queue: ColdQueue[Guest]) -> bool:
+        """Say whether anything is READY that a guest of ``queue`` could be seated at."""
+        keys = {key, *(guest.fallback.key for guest in queue.everybody() if guest.fallback is not None)}
+        return not all(self._replicas.cold(each) for each in keys)
+
     def _offer(self, guest: Guest) -> ReplicaReport | Held:
-        return self._replicas.find(guest.wanted, guest.avoid, paced=True)
+        found = self._replicas.find(guest.wanted, guest.avoid, paced=True)
+        if found is Held.NO_REPLICA and guest.fallback is not None:
+            return self._replicas.find(guest.fallback, guest.avoid, paced=True)
+        return found
 
     def _left(self, guest: Guest) -> None:
         self._by_tenant[guest.tenant_id] -= 1
@@ -213,7 +236,7 @@ class WaitingRoom:
         return ApiError(Code.QUEUE_FULL, f"{why}. Try again later.", retry_after_s=self._come_again_s(guest))
 
     def _expired(self, guest: Guest, wait_s: float) -> ApiError:
-        if not isinstance(self._replicas.find(guest.wanted, guest.avoid, paced=False), Held):
+        if self._replicas.serve(guest.wanted, guest.avoid):
             return ApiError(
                 Code.OVERLOADED,
                 f"This model has just started, and in {wait_s:g} s the turn of this request did not come. Try again.",

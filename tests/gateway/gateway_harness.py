@@ -26,6 +26,8 @@ from dataplane.gateway.settings import Settings
 from dataplane.http_server.server import Server
 
 NO_REDIS = "redis://127.0.0.1:9/0"
+NOW_MS = 60_000
+"""What the fleet's clock says: a replica that is READY since 0 is an old one."""
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}
 
 
@@ -49,7 +51,7 @@ class Outside:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
-        self.table = ReplicaTable(node="node", number=1, at_ms=0, replicas=())
+        self.table = ReplicaTable(node="node", number=1, at_ms=NOW_MS, replicas=())
         self.records: list[UsageRecord] = []
         self.demands: list[Demand] = []
         self.away = False
@@ -70,7 +72,7 @@ class Outside:
 
     async def publish(self, replicas: Sequence[ReplicaReport]) -> None:
         async with self.changed:
-            self.table = ReplicaTable(node="node", number=self.table.number + 1, at_ms=0, replicas=tuple(replicas))
+            self.table = ReplicaTable(node="node", number=self.table.number + 1, at_ms=NOW_MS, replicas=tuple(replicas))
             self.changed.notify_all()
 
     async def close(self) -> None:

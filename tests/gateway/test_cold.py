@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 from fake_replica import Call, FakeReplica, Gate, dies, refuses, replies
-from gateway_harness import BODY, NO_REDIS, Harness, error_of, events, gateway
+from gateway_harness import BODY, NO_REDIS, NOW_MS, Harness, error_of, events, gateway
 from gateway_world import World, load, report
 
 from dataplane.contracts.catalog import Arm, IdlePolicy, Share
@@ -40,7 +40,7 @@ async def until_answered(calls: list[asyncio.Future[httpx.Response]], count: int
 async def waking(g: Harness, script=None, **shown: object):
     """A replica that the table shows as READY once it listens."""
     socket = g.home / "woken.sock"
-    shown.setdefault("pid", next(NEW_PROCESS))
+    shown = {"pid": next(NEW_PROCESS), "since_ms": NOW_MS} | shown
     async with FakeReplica(socket, script) as replica:
         await g.outside.publish([report("rep_w", str(socket), **shown)])
         await g.settled()
@@ -140,7 +140,7 @@ async def test_waiters_leave_in_turn_by_weight_at_the_pace_that_the_replica_show
             calls.append(asyncio.ensure_future(g.post(BODY | {"model": "acme/shared"}, key=world.evil_key.text)))
             await until_waiting(g, 13 + n)
         gate = Gate()
-        shown = {"deployment_id": "dep_shared", "pid": 1}
+        shown = {"deployment_id": "dep_shared", "pid": 1, "since_ms": NOW_MS}
         async with waking(g, gate, load=load(step=1), **shown) as replica:
             await replica.until_called(FIRST)
             assert g.gateway.room.waiting_count == 24 - FIRST

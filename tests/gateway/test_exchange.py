@@ -5,8 +5,9 @@ from gateway_world import PEPPERS, World
 
 from dataplane.contracts.catalog import Arm
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.contracts.usage import Outcome, UsageRecord
+from dataplane.contracts.usage import Outcome, Phases, UsageRecord
 from dataplane.gateway import auth, intake
+from dataplane.gateway.arm_choice import Choice
 from dataplane.gateway.exchange import Exchange
 from dataplane.gateway.patience import Patience
 from dataplane.gateway.sse import Tally
@@ -53,11 +54,11 @@ def exchange(release: Release, spool: Spooled | None = None, body: bytes = PROMP
         request_id="req_1",
         endpoint="/v1/completions",
         caller=caller,
-        deployment=world.deployments["chat"],
-        arm=Arm("ver_1", 100),
+        choice=Choice(world.deployments["chat"], Arm("ver_1", 100)),
         intake=intake.parse(body),
         patience=Patience(30.0),
         reserved_tokens=100,
+        phases=Phases(auth_ms=1, admission_ms=2),
         spool=Spooled() if spool is None else spool,
         release=release,
     )

@@ -12,7 +12,7 @@ from gateway_world import World, deployment, report
 
 from dataplane.contracts import catalog as contract
 from dataplane.contracts import keys
-from dataplane.contracts.catalog import Arm
+from dataplane.contracts.catalog import Arm, Hold
 from dataplane.contracts.usage import Outcome
 from dataplane.gateway.door import wall_ms
 
@@ -67,7 +67,7 @@ async def test_a_guest_of_a_shared_model_is_served_under_its_own_name(world: Wor
 
 
 async def test_a_version_called_by_name_is_the_one_that_serves_whatever_the_weights_say(world: World, home) -> None:
-    arms = (Arm("ver_1", 100), Arm("ver_2", 0, "candidate"))
+    arms = (Arm("ver_1", 100), Arm("ver_2", 0, "candidate", Hold.READY))
     world.deployments["chat"] = deployment("dep_chat", "ten_acme", "chat", ("ten_acme",), arms=arms)
     async with gateway(world, home, NO_REDIS) as g:
         await g.add_replica(version_id="ver_2")

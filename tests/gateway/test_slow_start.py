@@ -2,16 +2,20 @@ from gateway_world import load, report
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataplane.contracts.replica import ReplicaState
+from dataplane.contracts.replica import ReplicaState, ReplicaTable
 from dataplane.gateway import router, slow_start
 from dataplane.gateway.router import Wanted
-from dataplane.gateway.slow_start import FIRST, Ramp, has_room
+from dataplane.gateway.slow_start import FIRST, Ramp, has_room, is_over
 
 WANTED = Wanted("dep_chat", "ver_1", tokens=2048, prompt_tokens=80, max_num_seqs=32)
 
 
 def stepped(step: int, **changes: object):
     return report("rep", load=load(step=step), **changes)
+
+
+def table(*replicas, at_ms: int = 0) -> ReplicaTable:
+    return ReplicaTable(node="node", number=1, at_ms=at_ms, replicas=replicas)
 
 
 def limit(ramps: dict, shown) -> int:
@@ -22,7 +26,7 @@ def test_the_pace_doubles_only_with_reports_that_show_the_engine_at_work() -> No
     ramps: dict = {}
     limits = []
     for step in (5, 5, 6, 6, 9, 9):
-        ramps = slow_start.ramps(ramps, [stepped(step)])
+        ramps = slow_start.ramps(ramps, table(stepped(step)))
         limits.append(limit(ramps, stepped(step)))
     assert limits == [FIRST, FIRST, 2 * FIRST, 2 * FIRST, 4 * FIRST, 4 * FIRST]
 
@@ -30,11 +34,20 @@ def test_the_pace_doubles_only_with_reports_that_show_the_engine_at_work() -> No
 def test_a_replica_that_slept_or_was_replaced_begins_again() -> None:
     ramps: dict = {}
     for step in range(10):
-        ramps = slow_start.ramps(ramps, [stepped(step)])
+        ramps = slow_start.ramps(ramps, table(stepped(step)))
     assert limit(ramps, stepped(9)) > FIRST
-    assert slow_start.ramps(ramps, [stepped(9, state=ReplicaState.ASLEEP)]) == {}
-    assert limit(slow_start.ramps(ramps, [stepped(9, pid=2)]), stepped(9, pid=2)) == FIRST
-    assert limit(slow_start.ramps(ramps, [stepped(9, since_ms=7)]), stepped(9, since_ms=7)) == FIRST
+    assert slow_start.ramps(ramps, table(stepped(9, state=ReplicaState.ASLEEP))) == {}
+    assert limit(slow_start.ramps(ramps, table(stepped(9, pid=2))), stepped(9, pid=2)) == FIRST
+    assert limit(slow_start.ramps(ramps, table(stepped(9, since_ms=7))), stepped(9, since_ms=7)) == FIRST
+
+
+def test_a_replica_that_was_ready_long_before_it_is_heard_of_has_come_up_to_its_pace() -> None:
+    shown = stepped(1, since_ms=1_000)
+    for at_ms, is_new in ((1_000, True), (9_000, True), (60_000, False)):
+        [ramp] = slow_start.ramps({}, table(shown, at_ms=at_ms)).values()
+        assert is_over(ramp, WANTED) is not is_new
+    ramps = slow_start.ramps({}, table(shown, at_ms=1_000))
+    assert slow_start.ramps(ramps, table(shown, at_ms=60_000)) == ramps, "time alone brings nobody up to its pace"
 
 
 @given(st.lists(st.booleans(), max_size=100))
@@ -42,7 +55,7 @@ def test_the_pace_has_a_bound(works: list[bool]) -> None:
     ramps, step = {}, 0
     for at_work in works:
         step += at_work
-        ramps = slow_start.ramps(ramps, [stepped(step)])
+        ramps = slow_start.ramps(ramps, table(stepped(step)))
     assert all(isinstance(ramp, Ramp) and FIRST <= ramp.limit <= 1 << 16 for ramp in ramps.values())
 
 

@@ -60,13 +60,6 @@ def test_a_paused_deployment_is_named_as_paused_to_those_who_may_call_it_alone()
     assert refusal(snapshot, mallory, "acme/chat").code.code == "model_not_found"
 
 
-def test_a_deployment_whose_arms_are_not_a_whole_takes_no_traffic() -> None:
-    world = World()
-    world.deployments["chat"] = deployment("dep_chat", "ten_acme", "chat", ("ten_acme",), arms=(Arm("ver_1", 90),))
-    snapshot, alice = seen_by(world, "acme")
-    assert refusal(snapshot, alice, "chat").code.code == "model_paused"
-
-
 def test_the_list_of_names_in_an_error_is_bounded() -> None:
     world = World()
     for n in range(100):
