@@ -34,6 +34,7 @@ _TENANT_ITEMS = (
     ("Deployments", "console:deployments", Permission.DEPLOYMENTS_READ),
     ("Requests", "console:requests", Permission.REQUESTS_READ),
     ("API keys", "console:keys", Permission.KEYS_READ),
+    ("Webhooks", "console:webhooks", Permission.WEBHOOKS_READ),
     ("Usage", "console:usage", Permission.USAGE_READ),
     ("Members", "console:members", Permission.MEMBERS_READ),
     ("Audit", "console:audit", Permission.AUDIT_READ),

@@ -25,6 +25,7 @@ from console.views import (
     usage,
     versions,
     warm_pool,
+    webhooks,
 )
 
 app_name = "console"
@@ -65,6 +66,19 @@ urlpatterns = [
     path("t/<slug:tenant>/keys/<slug:key_id>/revoke", keys.revoke, name="key-revoke"),
     path("t/<slug:tenant>/requests", requests.index, name="requests"),
     path("t/<slug:tenant>/requests/<slug:request_id>", requests.detail, name="request"),
+    path("t/<slug:tenant>/webhooks", webhooks.index, name="webhooks"),
+    path("t/<slug:tenant>/webhooks/new", webhooks.create, name="webhook-new"),
+    path("t/<slug:tenant>/webhooks/<slug:webhook_id>", webhooks.detail, name="webhook"),
+    path("t/<slug:tenant>/webhooks/<slug:webhook_id>/change", webhooks.change, name="webhook-change"),
+    path("t/<slug:tenant>/webhooks/<slug:webhook_id>/rotate", webhooks.rotate, name="webhook-rotate"),
+    path("t/<slug:tenant>/webhooks/<slug:webhook_id>/switch", webhooks.switch, name="webhook-switch"),
+    path("t/<slug:tenant>/webhooks/<slug:webhook_id>/test", webhooks.test, name="webhook-test"),
+    path("t/<slug:tenant>/webhooks/<slug:webhook_id>/delete", webhooks.delete, name="webhook-delete"),
+    path(
+        "t/<slug:tenant>/webhooks/<slug:webhook_id>/messages/<slug:message_id>/resend",
+        webhooks.resend,
+        name="webhook-resend",
+    ),
     path("t/<slug:tenant>/usage", usage.usage, name="usage"),
     path("t/<slug:tenant>/members", members.index, name="members"),
     path("t/<slug:tenant>/members/invite", members.invite, name="member-invite"),

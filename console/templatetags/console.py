@@ -53,6 +53,8 @@ _STATE_TONES = {
     "validating": "info busy",
     "rejected": "bad",
     "archived": "warn",
+    "waiting": "info busy",
+    "delivered": "good",
 }
 _OUTCOMES = {"stop": "Finished", "length": "Token limit", "aborted": "Stopped"}
 """How a request ended, where the wire's word says little to a reader."""
