@@ -30,7 +30,10 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Attach weights and make the KV pool. ``salt_secret`` seeds the tenants' cache salts."""
+    """Attach weights and make the KV pool.
+
+    ``salt_secret`` seeds the tenants' cache salts. ``failpoints`` are those armed for this version alone, by a test.
+    """
 
     model_dir: str
     runtime_dir: str
@@ -38,6 +41,7 @@ class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     engine: EngineSettings
     tenants: dict[str, Share]
     salt_secret: bytes
+    failpoints: str = ""
 
 
 class Submit(_Message, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -1,9 +1,12 @@
 """Computes the engine's rows on CPU."""
 
+import math
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
+from dataplane.contracts import failpoints
 from dataplane.engine.runner import Row, RowFailure
 from dataplane.model import batch as step_batch
 from dataplane.model.kv_pool import KvPool
@@ -29,6 +32,8 @@ class CpuRunner:
         results: list[int | RowFailure | None] = [None] * len(rows)
         if not rows:
             return results
+        for row in rows:
+            failpoints.hit("engine.row", row.request_id)
         pool = self.pool
         batch = step_batch.build(
             rows, pool.block_size, pool.num_blocks, self.model.config.vocab_size, self._context_tokens
@@ -37,7 +42,19 @@ class CpuRunner:
         if batch.sampled_rows:
             logits = self.model.logits(hidden[batch.sampled_tokens])
             sampled = [rows[index] for index in batch.sampled_rows]
+            self._spoil(logits, sampled)
             draws = [Draw(row.sampling, row.output_index, row.ban_token_ids) for row in sampled]
             for index, token in zip(batch.sampled_rows, sample(logits, draws), strict=True):
                 results[index] = token
         return results
+
+    def _spoil(self, logits: Tensor, rows: Sequence[Row]) -> None:
+        """Make ``logits`` those of a faulty version, where a test has armed it: NaN, or an end that comes too early."""
+        for place, row in enumerate(rows):
+            fault = failpoints.hit("engine.logits", row.request_id)
+            if fault is None:
+                continue
+            if fault.action is failpoints.Action.NAN:
+                logits[place] = math.nan
+            elif row.output_index >= fault.amount:
+                logits[place, list(self.model.config.eos_token_ids)] += 1e4

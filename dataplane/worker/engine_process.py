@@ -215,6 +215,7 @@ def _load(channel: Channel, request: LoadModel) -> LoadedEngine | None:
     def progress(phase: str, done_bytes: int, total_bytes: int) -> None:
         channel.send(LoadProgress(phase=phase, done_bytes=done_bytes, total_bytes=total_bytes))
 
+    failpoints.arm(request.failpoints)
     try:
         setup = set_up(request, progress)
         stopwatch = Stopwatch(setup.runner)

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 import structlog
 
+from dataplane.contracts import failpoints
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import LoadModel, ReleasePool, RestorePool, SetTenants
@@ -214,6 +215,8 @@ class Replica:
 
     async def _load(self, call: Attach) -> None:
         try:
+            armed = failpoints.of_version(call.version_id)
+            failpoints.arm(armed)
             config = parse_config((Path(call.model_dir) / "config.json").read_bytes())
             _, loaded = await asyncio.gather(
                 self.tokenizer.start(Path(call.model_dir)),
@@ -225,6 +228,7 @@ class Replica:
                         engine=call.engine,
                         tenants=call.tenants,
                         salt_secret=call.salt_secret,
+                        failpoints=armed,
                     )
                 ),
             )

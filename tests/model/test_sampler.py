@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataplane.contracts.errors import Code
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import RowFailure
 from dataplane.model.sampler import Draw, sample, uniform
@@ -132,6 +133,7 @@ def test_logits_that_are_not_finite_fail_their_row_only(bad: float, temperature:
     rows = torch.tensor([[0.0, 5.0, 1.0], [0.0, bad, 1.0], [9.0, 5.0, 1.0]])
     first, second, third = sample(rows, [Draw(params(temperature=temperature), 0)] * 3)
     assert isinstance(second, RowFailure)
+    assert second.code is Code.LOGITS_NOT_FINITE
     assert isinstance(first, int)
     assert isinstance(third, int)
 
