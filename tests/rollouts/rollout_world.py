@@ -1,8 +1,7 @@
 """A deployment with two versions, a fleet that reports what a test says, and a judge that says what it is told."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 import msgspec
@@ -17,7 +16,7 @@ from controlplane.rollouts.models import Rollout, RolloutEvent
 from controlplane.rollouts.plan import JudgeSettings, Plan, Step
 from controlplane.rollouts.states import RolloutState
 from dataplane.contracts.replica import FleetReport, ReplicaReport, ReplicaState, ReplicaTable
-from tenants.actor import Actor, acting_as, member_actor, platform_actor, system_actor
+from tenants.actor import Actor, acting_as, system_actor
 from tenants.models import OutboxEvent, Tenant
 
 WAIVERS = {"evals": "no suite of ours covers it", "shadow": "checked by hand"}
@@ -45,9 +44,9 @@ class World:
     deployment: Deployment
     stable: ModelVersion
     candidate: ModelVersion
-    judgement: Said = Said("pass")
+    judgement: Said = field(default_factory=lambda: Said("pass"))
     samples: int = 100
-    fit: Said = Said("co_resident")
+    fit: Said = field(default_factory=lambda: Said("co_resident"))
     report_numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def install(self, monkeypatch) -> "World":
