@@ -9,8 +9,7 @@ import pytest
 from django.core import mail
 from django.utils import timezone
 from telling import EVENT, SUBJECT, SYSTEM, deliver, hook, issued, let_time_pass, only_delivery, tell
-from test_signing import is_accepted
-from webhook_receiver import Receiver
+from webhook_receiver import Receiver, is_accepted
 
 from controlplane.jobs import run
 from controlplane.jobs import services as job_services
