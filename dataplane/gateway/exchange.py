@@ -84,9 +84,9 @@ class Attempt(msgspec.Struct):
 class Exchange:
     """An accepted request.
 
-    ``attempts`` grows as replicas are tried; ``cause`` says why it was cut, once it was. ``arm`` is the one it goes to,
-    with ``wanted`` of a replica; where that has no READY replica, ``fallback`` says what is wanted of the stable arm
-    instead, until :meth:`fall_back` goes there.
+    ``attempts`` grows as replicas are tried; ``cause`` says why it was cut, once it was. ``arm`` is the one it goes to
+    and ``wanted`` what it needs of a replica there; ``fallback`` is what it needs of one of the stable arm, where the
+    weights gave it to another.
 
     Args:
         request_id: minted here.
@@ -124,8 +124,10 @@ class Exchange:
         self.intake = intake
         self.patience = patience
         self.phases = phases
-        self._stable = choice.fallback
         self._reserved_tokens = reserved_tokens
+        self._stable = choice.fallback
+        self.wanted = self._of(choice.arm)
+        self.fallback = None if choice.fallback is None else self._of(choice.fallback)
         self.attempts: list[Attempt] = []
         self.cause: Cause | None = None
         self._spool = spool
@@ -133,16 +135,6 @@ class Exchange:
         self._releasing: asyncio.Task[None] | None = None
         self._scissors: asyncio.Timeout | None = None
         self._over = False
-
-    @property
-    def wanted(self) -> Wanted:
-        """What it needs of a replica."""
-        return self._of(self.arm)
-
-    @property
-    def fallback(self) -> Wanted | None:
-        """What it needs of a replica where its own arm has none."""
-        return None if self._stable is None else self._of(self._stable)
 
     def _of(self, arm: Arm) -> Wanted:
         return Wanted(
@@ -155,8 +147,9 @@ class Exchange:
 
     def fall_back(self) -> None:
         """Go to the stable arm from now on, where it may."""
-        if self._stable is not None:
-            self.arm, self._stable = self._stable, None
+        if self._stable is not None and self.fallback is not None:
+            self.arm, self.wanted = self._stable, self.fallback
+            self._stable = self.fallback = None
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do ``work``, which :meth:`cut` can end at any await.

@@ -98,6 +98,12 @@ class Snapshot:
             )
         return None
 
+    def weight(self, deployment_id: str, version_id: str) -> int:
+        """Return the per cent of a deployment's traffic that a version takes."""
+        deployment = self.catalog.deployments.get(deployment_id)
+        known = deployment.arms if deployment else ()
+        return sum(arm.weight for arm in known if arm.version_id == version_id)
+
     def _versions(self, deployment: DeploymentEntry) -> dict[str, Arm]:
         """Return the arms of a deployment by what may stand behind the ``@``: numbers first, then aliases."""
         known = [(arm, self.catalog.versions.get(arm.version_id)) for arm in _callable(deployment)]

@@ -24,15 +24,19 @@ Beat = Callable[[], Awaitable[None]]
 class Guest(Waiter, eq=False, kw_only=True):
     """A request on its way to a seat: it waits until it has a ``replica``, or is turned away with ``refusal``.
 
-    It takes one for ``fallback`` as soon as nothing could serve ``wanted``.
+    It waits for what the ``exchange`` wants at the moment.
     """
 
-    wanted: Wanted
-    fallback: Wanted | None
+    exchange: Exchange
     avoid: Collection[Incarnation]
     settled: asyncio.Event
     replica: ReplicaReport | None = None
     refusal: ApiError | None = None
+
+    @property
+    def wanted(self) -> Wanted:
+        """What it needs of a replica."""
+        return self.exchange.wanted
 
 
 class WaitingRoom:
@@ -42,8 +46,8 @@ class WaitingRoom:
     become READY and have what they can take for a start. Then whoever comes waits too, and all leave at the pace of the
     replicas' slow start.
 
-    Where the weights gave a request to an arm without a READY replica it is seated at the stable arm, which is what the
-    exchange says from then on.
+    Where the weights gave a request to an arm without a READY replica, or one that has left or lost its weight since,
+    it waits for the stable arm, which is what the exchange says from then on.
 
     Args:
         replicas: where the seats are.
@@ -99,18 +103,15 @@ class WaitingRoom:
             weight=exchange.deployment.grants[exchange.caller.tenant.id].weight,
             size_bytes=REQUEST_BYTES + len(exchange.intake.body),
             expires_s=asyncio.get_running_loop().time() + exchange.patience.wait_s,
-            wanted=exchange.wanted,
-            fallback=exchange.fallback,
+            exchange=exchange,
             avoid=avoid,
             settled=asyncio.Event(),
         )
         try:
             replica = self._at_once(guest)
             if replica is None:
-                self._enter(guest, len(exchange.deployment.arms))
+                self._enter(guest)
                 replica = await self._wait(guest, exchange.patience.wait_s, beat)
-            if replica.version_id != exchange.arm.version_id:
-                exchange.fall_back()
             yield replica
         finally:
             self._leave(guest)
@@ -129,28 +130,42 @@ class WaitingRoom:
         return replica
 
     def review(self, snapshot: Snapshot) -> None:
-        """Turn away who waits for what the catalog no longer serves."""
+        """Turn away who waits for what the catalog no longer serves; from an arm without weight, to the stable one."""
         for key, queue in list(self._queues.items()):
+            if not snapshot.weight(*key):
+                self._fall_back(queue)
             refusal = snapshot.withdrawn(*key)
             if refusal is not None:
                 for guest in queue.everybody():
-                    if guest.fallback is None or snapshot.withdrawn(*guest.fallback.key) is not None:
-                        queue.discard(guest)
-                        self._refuse(guest, refusal)
-                self._seat(key)
+                    queue.discard(guest)
+                    self._refuse(guest, refusal)
+            self._seat(key)
 
     def _refuse(self, guest: Guest, refusal: ApiError) -> None:
         self._left(guest)
         guest.refusal = refusal
         guest.settled.set()
 
-    def _enter(self, guest: Guest, arms: int) -> None:
+    def _fall_back(self, queue: ColdQueue[Guest]) -> None:
+        """Have those of a queue who may do so wait in that of the stable arm."""
+        for guest in queue.everybody():
+            if guest.exchange.fallback is not None:
+                queue.discard(guest)
+                self._left(guest)
+                guest.exchange.fall_back()
+                try:
+                    self._enter(guest)
+                except ApiError as full:
+                    guest.refusal = full
+                    guest.settled.set()
+
+    def _enter(self, guest: Guest) -> None:
         mine = self._by_tenant[guest.tenant_id]
         if mine >= self._max_tenant_waiting:
             raise self._too_many(guest, f"{mine} of this tenant's requests already wait for models to start")
         queue = self._queues.get(guest.wanted.key) or ColdQueue()
         try:
-            evicted = queue.push(guest, self._bounds.shared_by(self._gateways() * arms))
+            evicted = queue.push(guest, self._bounds.shared_by(self._gateways() * len(guest.exchange.deployment.arms)))
         except Full as full:
             if full.over_share:
                 raise self._too_many(guest, _share(full.waiting)) from None
@@ -204,25 +219,18 @@ class WaitingRoom:
         if queue is None:
             return
         now_s = asyncio.get_running_loop().time()
-        if self._served(key, queue):
-            while (taken := queue.take(self._offer, now_s)) is not None:
-                guest, replica = taken
-                self._left(guest)
-                self._give(guest, replica)
+        if self._replicas.cold(key):
+            self._fall_back(queue)
+        while not self._replicas.cold(key) and (taken := queue.take(self._offer, now_s)) is not None:
+            guest, replica = taken
+            self._left(guest)
+            self._give(guest, replica)
         if not len(queue):
             del self._queues[key]
         self._demand.set(key[0], sum(len(queue) for (of, _), queue in self._queues.items() if of == key[0]))
 
-    def _served(self, key: tuple[str, str], queue: ColdQueue[Guest]) -> bool:
-        """Say whether anything is READY that a guest of ``queue`` could be seated at."""
-        keys = {key, *(guest.fallback.key for guest in queue.everybody() if guest.fallback is not None)}
-        return not all(self._replicas.cold(each) for each in keys)
-
     def _offer(self, guest: Guest) -> ReplicaReport | Held:
-        found = self._replicas.find(guest.wanted, guest.avoid, paced=True)
-        if found is Held.NO_REPLICA and guest.fallback is not None:
-            return self._replicas.find(guest.fallback, guest.avoid, paced=True)
-        return found
+        return self._replicas.find(guest.wanted, guest.avoid, paced=True)
 
     def _left(self, guest: Guest) -> None:
         self._by_tenant[guest.tenant_id] -= 1
