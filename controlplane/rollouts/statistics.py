@@ -17,11 +17,13 @@ Ints = NDArray[np.int64]
 Statistic = Callable[[Floats, Floats], Floats]
 """Of (sorted values, a row of weights for each resample): its value in each resample."""
 
-RESAMPLES = 300
+RESAMPLES = 200
 _CELLS = 2_000_000
 """The most weights held at once (8 bytes each)."""
 _TUNED_AT = 20
 """The sample count at which :func:`always_valid_z` is tightest: stops must come early."""
+_FARTHEST = 50.0
+"""A logarithm that may be farther off says nothing of the ratio."""
 
 # --- normal quantiles and repeated looks
 
@@ -169,26 +171,31 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Matched(msgspec.Struct, frozen=True):
-    """Two arms over the strata that both have. ``stable_weights`` give the stable arm the candidate's mix of them."""
+    """Two arms over the strata that both have, which are numbered from 0 to ``strata``."""
 
     candidate: Column
     stable: Column
-    stable_weights: Floats
+    strata: int
+
+    @property
+    def stable_weights(self) -> Floats:
+        """What each of the stable arm's rows counts for, so that its mix of strata is the candidate's."""
+        wanted, found = (np.bincount(arm.strata, minlength=self.strata) for arm in (self.candidate, self.stable))
+        weights: Floats = (wanted / found)[self.stable.strata]
+        return weights
 
 
 def match(candidate: Column, stable: Column) -> Matched:
-    """Keep what has a like in the other arm, and weigh the stable arm's rows as often as the candidate met their kind.
+    """Keep what has a like in the other arm; the stable arm's rows count as often as the candidate met their kind.
 
     Arms of unequal weight run at unequal concurrency, and by chance with other callers; so like is compared with like.
-    It is the direct standardisation of epidemiology, to the candidate's mix. Source: W. G. Cochran, "The effectiveness
-    of adjustment by subclassification in removing bias in observational studies", 1968.
+    It is direct standardisation, to the candidate's mix. Source: W. G. Cochran, "The effectiveness of adjustment by
+    subclassification in removing bias in observational studies", 1968.
     """
-    size = 1 + max((int(column.strata.max()) for column in (candidate, stable) if column.strata.size), default=0)
-    counts = [np.bincount(column.strata, minlength=size) for column in (candidate, stable)]
-    common = (counts[0] > 0) & (counts[1] > 0)
-    weights = np.divide(counts[0], counts[1], out=np.zeros(size), where=common)
-    kept = stable.only(common[stable.strata])
-    return Matched(candidate.only(common[candidate.strata]), kept, weights[kept.strata])
+    common = np.intersect1d(candidate.strata, stable.strata)
+    kept = [arm.only(np.isin(arm.strata, common)) for arm in (candidate, stable)]
+    numbered = [Column(arm.values, np.searchsorted(common, arm.strata), arm.clusters) for arm in kept]
+    return Matched(numbered[0], numbered[1], int(common.size))
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -209,10 +216,14 @@ class Ratio(msgspec.Struct, frozen=True):
             return 1.0
         return self.candidate / self.stable if self.stable > 0 else math.inf
 
+    def reach(self, z: float) -> float:
+        """Return how far the logarithm of the ratio may be off at ``z`` standard errors."""
+        return t_of(z, self.clusters - 1) * self.error if self.error else 0.0
+
     def bounds(self, z: float) -> tuple[float, float]:
-        """Return the bounds of the ratio at ``z`` standard errors."""
-        reach = t_of(z, self.clusters - 1) * self.error if self.error else 0.0
-        if not 0 < self.value < math.inf or math.isnan(reach) or reach > 50:
+        """Return the bounds of the ratio at ``z`` standard errors: (0, infinity) where nothing is known."""
+        reach = self.reach(z)
+        if not 0 < self.value < math.inf or not reach < _FARTHEST:
             return 0.0, math.inf
         return self.value * math.exp(-reach), self.value * math.exp(reach)
 
@@ -232,69 +243,75 @@ def quantile(level: float) -> Statistic:
 def mean(values: Floats, weights: Floats) -> Floats:
     """The statistic "weighted mean"."""
     total = weights.sum(axis=1)
-    return np.divide(weights @ values, total, out=np.full(total.shape, np.nan), where=total > 0)
+    means: Floats = np.divide(weights @ values, total, out=np.full(total.shape, np.nan), where=total > 0)
+    return means
 
 
-def ratio_of(matched: Matched, statistic: Statistic, *, seed: int = 0) -> Ratio | None:
-    """Return how a statistic of the candidate compares with the stable arm's; None where an arm has nothing.
+def compare(matched: Matched, statistic: Statistic) -> tuple[float, float]:
+    """Return the statistic of the candidate and of the stable arm; NaN where there is nothing to compare."""
+    if not matched.strata:
+        return math.nan, math.nan
+    arms = _Sorted(matched.candidate), _Sorted(matched.stable)
+    once = np.ones((1, 1 + max(arm.most_cluster for arm in arms)))
+    candidate, stable = _statistics(arms, once, matched.strata, statistic)
+    return float(candidate[0]), float(stable[0])
+
+
+def ratio_of(matched: Matched, statistic: Statistic, *, seed: int = 0) -> Ratio:
+    """Return how a statistic of the candidate compares with the stable arm's, which both must have.
 
     Its error comes from resampling whole clusters, in both arms at once: requests of one tenant are correlated, and a
     busy minute slows both arms. The mix of strata is matched in each resample anew. Source: B. Efron and R. Tibshirani,
     "An Introduction to the Bootstrap", 1993; for clusters: A. C. Davison and D. V. Hinkley, "Bootstrap Methods and
     their Application", 1997, 3.8.
     """
-    arms = [_Sorted(matched.candidate), _Sorted(matched.stable)]
-    if not all(arm.values.size for arm in arms):
-        return None
-    once = np.ones(1 + max(arm.most_cluster for arm in arms), dtype=np.float64)[None, :]
-    here = [float(value[0]) for value in _statistics(arms, once, statistic)]
-    rng = np.random.default_rng(seed)
+    arms = _Sorted(matched.candidate), _Sorted(matched.stable)
+    here = compare(matched, statistic)
     labels = np.unique(np.concatenate([arm.clusters for arm in arms]))
-    logs: list[Floats] = []
+    rng = np.random.default_rng(seed)
     chunk = max(1, _CELLS // sum(arm.values.size for arm in arms))
+    logs: list[Floats] = []
     for start in range(0, RESAMPLES, chunk):
-        draws = np.zeros((min(chunk, RESAMPLES - start), once.shape[1]))
-        draws[:, labels] = rng.multinomial(labels.size, np.full(labels.size, 1 / labels.size), size=draws.shape[0])
-        candidate, stable = _statistics(arms, draws, statistic)
+        draws = _draws(rng, labels, min(chunk, RESAMPLES - start))
+        candidate, stable = _statistics(arms, draws, matched.strata, statistic)
         with np.errstate(divide="ignore", invalid="ignore"):
-            logs.append(np.log(candidate) - np.log(stable))
-    return Ratio(
-        candidate=here[0],
-        stable=here[1],
-        error=_deviation(np.concatenate(logs)),
-        clusters=min(int(np.unique(arm.clusters).size) for arm in arms),
-    )
+            logs.append(np.where(candidate == stable, 0.0, np.log(candidate) - np.log(stable)))
+    clusters = min(int(np.unique(arm.clusters).size) for arm in arms)
+    return Ratio(candidate=here[0], stable=here[1], error=_deviation(np.concatenate(logs)), clusters=clusters)
+
+
+def _draws(rng: np.random.Generator, labels: Ints, count: int) -> Floats:
+    """Return how often each of ``count`` resamples has each cluster; as many are drawn as there are."""
+    size = int(labels[-1]) + 1
+    drawn = labels[rng.integers(0, labels.size, size=(count, labels.size))]
+    return np.stack([np.bincount(row, minlength=size) for row in drawn]).astype(np.float64)
 
 
 class _Sorted:
-    """A column in order of its values, and how its clusters make up its strata."""
+    """A column in order of its values."""
 
     def __init__(self, column: Column) -> None:
         order = np.argsort(column.values, kind="stable")
-        self.values, self.strata, self.clusters = (
-            column.values[order], column.strata[order], column.clusters[order],
-        )  # fmt: skip
-        self.most_cluster = int(column.clusters.max()) if column.clusters.size else 0
-        self.most_stratum = int(column.strata.max()) if column.strata.size else 0
+        self.values = column.values[order]
+        self.strata = column.strata[order]
+        self.clusters = column.clusters[order]
+        self.most_cluster = int(column.clusters.max())
 
-    def stratum_totals(self, draws: Floats, strata: int) -> Floats:
-        """How often each resample has each stratum."""
-        cells = np.zeros((draws.shape[1], strata))
-        np.add.at(cells, (self.clusters, self.strata), 1.0)
-        totals: Floats = draws @ cells
-        return totals
+    def stratum_totals(self, weights: Floats, strata: int) -> Floats:
+        """How often each resample has each stratum, given its weight of each row."""
+        return np.stack([np.bincount(self.strata, weights=row, minlength=strata) for row in weights])
 
 
-def _statistics(arms: list[_Sorted], draws: Floats, statistic: Statistic) -> tuple[Floats, Floats]:
+def _statistics(
+    arms: tuple[_Sorted, _Sorted], draws: Floats, strata: int, statistic: Statistic
+) -> tuple[Floats, Floats]:
     """Return the statistic of the candidate and of the stable arm in each resample, the strata matched in each."""
-    candidate, stable = arms
-    strata = 1 + max(arm.most_stratum for arm in arms)
-    wanted, found = (arm.stratum_totals(draws, strata) for arm in arms)
+    weights = [draws[:, arm.clusters] for arm in arms]
+    wanted, found = (arm.stratum_totals(held, strata) for arm, held in zip(arms, weights, strict=True))
     factor = np.divide(wanted, found, out=np.zeros_like(found), where=found > 0)
-    return (
-        statistic(candidate.values, draws[:, candidate.clusters] * (found > 0)[:, candidate.strata]),
-        statistic(stable.values, draws[:, stable.clusters] * factor[:, stable.strata]),
-    )
+    weights[0] *= (found > 0)[:, arms[0].strata]
+    weights[1] *= factor[:, arms[1].strata]
+    return statistic(arms[0].values, weights[0]), statistic(arms[1].values, weights[1])
 
 
 def _deviation(logs: Floats) -> float:
