@@ -10,6 +10,7 @@ import msgspec
 from django.utils import timezone
 
 from controlplane.deployments.models import Deployment, ReplicaRow
+from controlplane.rollouts import side_by_side
 from controlplane.rollouts.models import Rollout
 from controlplane.rollouts.states import RolloutState
 from controlplane.rollouts.view import Fit, Judgement, Observation, View, arms_of, has_weight
@@ -59,8 +60,8 @@ def judged(rollout: Rollout, view: View) -> tuple[Judgement | None, int]:
 
 
 def planned(rollout: Rollout) -> Fit | None:
-    """Return what the memory plan says of both versions side by side."""
-    return None
+    """Return what the memory plan says of both versions side by side; None while no node is heard of."""
+    return side_by_side.planned(rollout, kept=_kept(rollout.deployment), heard_since=timezone.now() - HEARD_WITHIN)
 
 
 def _reported(deployment: Deployment) -> list[ReplicaReport]:
@@ -73,8 +74,8 @@ def _ready(replicas: Sequence[ReplicaReport]) -> int:
     return sum(row.state is ReplicaState.READY for row in replicas)
 
 
-def _wanted(deployment: Deployment, view: View) -> int:
-    """How many replicas the candidate's arm calls for, as the fleet reckons."""
+def _kept(deployment: Deployment) -> int:
+    """How many READY replicas the deployment needs now, as the fleet reckons."""
     entry = catalog.DeploymentEntry(
         id=deployment.id,
         tenant_id=deployment.tenant_id,
@@ -87,7 +88,12 @@ def _wanted(deployment: Deployment, view: View) -> int:
         max_replicas=deployment.max_replicas,
         schedules=deployment.keep_warm,
     )
-    kept = catalog.kept_replicas(entry, timezone.now().timestamp())
+    return catalog.kept_replicas(entry, timezone.now().timestamp())
+
+
+def _wanted(deployment: Deployment, view: View) -> int:
+    """How many replicas the candidate's arm calls for, as the fleet reckons."""
+    kept = _kept(deployment)
     wanted = [arms.replicas_for(arm, kept) for arm in arms_of(view) if arm.version_id == view.candidate_version_id]
     return max(1, *wanted) if wanted else 1
 
