@@ -27,18 +27,30 @@ from controlplane.rollouts.samples import Sample, arms_of
 from controlplane.rollouts.statistics import alpha_at, z_of
 from controlplane.rollouts.verdict import Arms, Outcome, Verdict
 
-__all__ = ["NEEDS_WAIVER", "Judgement", "Outcome", "Sample", "Verdict", "judge", "watch"]
+__all__ = ["NEEDS_WAIVER", "Judgement", "Outcome", "Sample", "Summary", "Verdict", "judge", "summary", "watch"]
 
 NEEDS_WAIVER = (Gate.EVALS, Gate.SHADOW)
 """Gates that nothing measures yet: who approves must say why it may be done without them. Cost only warns."""
 
 
+class Summary(msgspec.Struct, frozen=True):
+    """The samples of an arm that were judged: how many, of how many tenants, from when to when."""
+
+    requests: int = 0
+    errors: int = 0
+    tenants: int = 0
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+
 class Judgement(msgspec.Struct, frozen=True):
-    """What the judge says of a candidate, and why."""
+    """What the judge says of a candidate, and why; ``stable`` and ``candidate`` are what it went by."""
 
     outcome: Outcome
     verdicts: tuple[Verdict, ...]
     words: str
+    stable: Summary
+    candidate: Summary
 
 
 def judge(stable: Sequence[Sample], candidate: Sequence[Sample], settings: JudgeSettings, look: int) -> Judgement:
@@ -58,7 +70,8 @@ def judge(stable: Sequence[Sample], candidate: Sequence[Sample], settings: Judge
     said: list[Verdict | None] = [verdicts.errors_stop(arms) or verdicts.share(arms, ERRORS)]
     said += [verdicts.ratio_stop(arms, measure) or verdicts.ratio(arms, measure) for measure in RATIOS]
     said += [verdicts.share_stop(arms, measure) or verdicts.share(arms, measure) for measure in SHARES]
-    return _judgement([*_present(said), *_NOT_RUN])
+    found = [*_present(said), *_NOT_RUN]
+    return Judgement(*_conclusion(found), summary(stable), summary(candidate))
 
 
 def watch(stable: Sequence[Sample], candidate: Sequence[Sample], settings: JudgeSettings) -> Judgement:
@@ -71,7 +84,19 @@ def watch(stable: Sequence[Sample], candidate: Sequence[Sample], settings: Judge
     said += [verdicts.ratio_stop(arms, measure) for measure in RATIOS]
     said += [verdicts.share_stop(arms, measure) for measure in SHARES]
     stops = _present(said)
-    return _judgement(stops) if stops else Judgement(Outcome.INCONCLUSIVE, (), "Nothing calls for a stop.")
+    conclusion = _conclusion(stops) if stops else (Outcome.INCONCLUSIVE, (), "Nothing calls for a stop.")
+    return Judgement(*conclusion, summary(stable), summary(candidate))
+
+
+def summary(samples: Sequence[Sample]) -> Summary:
+    """Return what ``samples`` are, in numbers."""
+    return Summary(
+        requests=len(samples),
+        errors=sum(sample.error for sample in samples),
+        tenants=len({sample.tenant_id for sample in samples}),
+        from_ms=min((sample.at_ms for sample in samples), default=None),
+        to_ms=max((sample.at_ms for sample in samples), default=None),
+    )
 
 
 def _side_by_side(stable: Sequence[Sample], candidate: Sequence[Sample], settings: JudgeSettings, look: int) -> Arms:
@@ -99,10 +124,10 @@ _OPENINGS = {
 """The first of these that any gate says is what the judge says."""
 
 
-def _judgement(said: Sequence[Verdict]) -> Judgement:
+def _conclusion(said: Sequence[Verdict]) -> tuple[Outcome, tuple[Verdict, ...], str]:
     for outcome, opening in _OPENINGS.items():
         words = [verdict.words for verdict in said if verdict.outcome is outcome]
         if words:
-            return Judgement(outcome, tuple(said), f"{opening}: {'; '.join(words)}.")
+            return outcome, tuple(said), f"{opening}: {'; '.join(words)}."
     passed = sum(verdict.outcome is Outcome.PASS for verdict in said)
-    return Judgement(Outcome.PASS, tuple(said), f"All {passed} gates that were run pass.")
+    return Outcome.PASS, tuple(said), f"All {passed} gates that were run pass."

@@ -18,7 +18,7 @@ from tenants.errors import Invalid
 
 MAX_STEPS = 12
 MAX_HOLD_S = 7 * 24 * 3600
-MAX_SAMPLES = 20_000
+MAX_SAMPLES = 10_000
 """The most samples of an arm that the judge reads, the latest first: no step can ask for more."""
 POWER = 0.8
 """How surely a gate sees the effect that its verdict says it could have seen."""

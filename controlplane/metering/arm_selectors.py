@@ -1,0 +1,146 @@
+"""What the requests of a deployment's arms came to, over all tenants that call it: for who judges a version by them.
+
+Everything is read by the index ``usage_by_deployment``, and each answer is bounded, by rows or by buckets of time.
+"""
+
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+from django.db.models import Aggregate, Count, ExpressionWrapper, F, FloatField, Min, Q, QuerySet
+from django.db.models.expressions import Combinable
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Extract, Floor, NullIf
+
+from controlplane.metering.models import UsageRow
+from controlplane.metering.settlement import State
+from dataplane.contracts.usage import Outcome
+from tenants.actor import Actor, reading_as, require
+from tenants.roles import Permission
+
+COLD_FROM_MS = 500
+"""A call that waited so long for a replica waited for a start; less is a turn, and part of how an arm serves."""
+_UNWELL = (Outcome.FAILED, Outcome.REFUSED)
+
+
+class ArmRequest(NamedTuple):
+    """One settled request: as much of it as says how it was served. ``phases`` has what is known of them."""
+
+    tenant_id: str
+    started_at: datetime
+    outcome: str
+    error_code: str
+    ttft_ms: int | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    phases: dict[str, float]
+
+
+class Codes(msgspec.Struct, frozen=True):
+    """Error codes by whose fault they are: ``callers`` do not count at all; any other failure does.
+
+    ``breaks`` are those with which a request that was already answered can have been cut short by us.
+    """
+
+    callers: tuple[str, ...]
+    breaks: tuple[str, ...]
+
+    @property
+    def counted(self) -> Q:
+        """Requests that say something of the version."""
+        return ~Q(outcome__in=_UNWELL, error_code__in=self.callers)
+
+    @property
+    def failed(self) -> Q:
+        """Of those, the ones that failed."""
+        return Q(outcome__in=_UNWELL) | Q(outcome=Outcome.ABORTED, error_code__in=self.breaks)
+
+
+class ArmBucket(msgspec.Struct, frozen=True):
+    """What an arm did in one span of time. Quantiles are of warm requests that did not fail; None of none."""
+
+    arm: str
+    index: int
+    requests: int
+    errors: int
+    ttft_p50_ms: float | None = None
+    ttft_p95_ms: float | None = None
+    tpot_p50_ms: float | None = None
+    tpot_p95_ms: float | None = None
+
+
+def latest_of_arm(
+    *, actor: Actor, deployment_id: str, arm: str, since: datetime, until: datetime | None, limit: int, codes: Codes
+) -> list[ArmRequest]:
+    """Return the latest settled requests of an arm that began in a span of time, the latest first.
+
+    Requests whose caller chose the arm, or that failed by their caller's fault, are not among them.
+    """
+    require(actor, Permission.PLATFORM_FLEET)
+    with reading_as(actor):
+        rows = _settled(deployment_id, since, until).filter(codes.counted, arm=arm).order_by("-started_at")
+        return [ArmRequest._make(row) for row in rows.values_list(*ArmRequest._fields)[:limit]]
+
+
+def arm_buckets(
+    *, actor: Actor, deployment_id: str, since: datetime, until: datetime, buckets: int, codes: Codes
+) -> list[ArmBucket]:
+    """Return how each arm did in each of ``buckets`` equal spans of time; spans without requests are missing."""
+    require(actor, Permission.PLATFORM_FLEET)
+    width_s = (until - since).total_seconds() / buckets
+    elapsed_s = ExpressionWrapper(Extract("started_at", "epoch") - since.timestamp(), output_field=FloatField())
+    well = ~codes.failed & (Q(phases__cold_ms__isnull=True) | Q(phases__cold_ms__lt=COLD_FROM_MS))
+    with reading_as(actor):
+        lines = (
+            _settled(deployment_id, since, until)
+            .filter(codes.counted)
+            .annotate(index=Floor(elapsed_s / width_s))
+            .values("arm", "index")
+            .annotate(
+                requests=Count("pk"),
+                errors=Count("pk", filter=codes.failed),
+                ttft_p50_ms=_Quantile(F("ttft_ms"), level=0.5, filter=well),
+                ttft_p95_ms=_Quantile(F("ttft_ms"), level=0.95, filter=well),
+                tpot_p50_ms=_Quantile(_tpot_ms(), level=0.5, filter=well),
+                tpot_p95_ms=_Quantile(_tpot_ms(), level=0.95, filter=well),
+            )
+            .order_by("index", "arm")
+        )
+        # The last span ends before ``until``, but the quotient of a moment just before it may round up to it.
+        return [msgspec.convert({**line, "index": min(buckets - 1, int(line["index"]))}, ArmBucket) for line in lines]
+
+
+def counted_since(*, actor: Actor, deployment_id: str, since: datetime, codes: Codes) -> tuple[int, datetime | None]:
+    """Return how many requests of all arms began since a moment, and when the first of them did."""
+    require(actor, Permission.PLATFORM_FLEET)
+    with reading_as(actor):
+        total = _settled(deployment_id, since, None).filter(codes.counted).aggregate(Count("pk"), Min("started_at"))
+    return total["pk__count"], total["started_at__min"]
+
+
+def tpot_ms(decode_ms: float | None, completion_tokens: int) -> float | None:
+    """Return the time per output token after the first; None of one token, or where the replica did not say."""
+    return decode_ms / (completion_tokens - 1) if decode_ms is not None and completion_tokens > 1 else None
+
+
+def _tpot_ms() -> Combinable:
+    """The same in SQL."""
+    decode_ms = Cast(KeyTextTransform("decode_ms", "phases"), FloatField())
+    after_first = Cast(F("completion_tokens") - 1, FloatField())
+    return ExpressionWrapper(decode_ms / NullIf(after_first, 0.0), output_field=FloatField())
+
+
+class _Quantile(Aggregate):
+    """PostgreSQL's ``percentile_disc``: a value that was seen."""
+
+    function = "PERCENTILE_DISC"
+    template = "%(function)s(%(level)s) WITHIN GROUP (ORDER BY %(expressions)s)"
+    output_field = FloatField()
+
+
+def _settled(deployment_id: str, since: datetime, until: datetime | None) -> QuerySet[UsageRow]:
+    rows = UsageRow.objects.filter(
+        deployment_id=deployment_id, state=State.SETTLED, started_at__gte=since, forced=False
+    )
+    return rows if until is None else rows.filter(started_at__lt=until)
