@@ -10,7 +10,7 @@ import msgspec
 from django.utils import timezone
 
 from controlplane.deployments.models import Deployment, ReplicaRow
-from controlplane.rollouts import side_by_side
+from controlplane.rollouts import evidence, side_by_side
 from controlplane.rollouts.models import Rollout
 from controlplane.rollouts.states import RolloutState
 from controlplane.rollouts.view import Fit, Judgement, Observation, View, arms_of, has_weight
@@ -55,8 +55,15 @@ def _observe(rollout: Rollout, view: View) -> Observation:
 
 
 def judged(rollout: Rollout, view: View) -> tuple[Judgement | None, int]:
-    """Return what the judge says of the candidate by now, and how many samples it has of the arm that has fewer."""
-    return None, 0
+    """Return what the judge says of the candidate by now, and how many samples it has of the arm that has fewer.
+
+    A look at all gates spends some of what the judge may err; the watch for stops, at every other tick, does not.
+    """
+    since, settings = view.step_started_at or view.entered_at, view.plan.judge
+    found = evidence.samples(deployment_id=rollout.deployment_id, since=since)
+    looks = view.state is RolloutState.JUDGE
+    judgement = found.judge(settings, view.looks + 1) if looks else found.watch(settings)
+    return judgement, found.count(view.here, settings)
 
 
 def planned(rollout: Rollout) -> Fit | None:
