@@ -83,7 +83,7 @@ def test_a_billed_stream_leaves_admit_progress_and_final_and_meters_every_event(
     assert final.duration_ms is not None
     known = {name for name in Phases.__struct_fields__ if getattr(final.phases, name) is not None}
     assert known == set(Phases.__struct_fields__) - {"auth_ms", "admission_ms", "cold_ms"}  # those are the gateway's
-    assert (final.queue_ms or 0) + (final.phases.decode_ms or 0) <= final.duration_ms
+    assert (final.queue_ms or 0) + (final.phases.decode_ms or 0) <= final.duration_ms + 2  # three roundings
     assert records[0].prompt_tokens == final.prompt_tokens
 
 
