@@ -13,6 +13,7 @@ from tenants.chain import Json
 DEEDS: dict[str, str] = {
     "alias.delete": "deleted the alias",
     "alias.set": "moved the alias",
+    "audit.verify": "asked to verify every chain:",
     "deployment.configure": "changed the settings of",
     "deployment.create": "deployed",
     "deployment.delete": "deleted the deployment",

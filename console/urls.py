@@ -102,6 +102,7 @@ urlpatterns = [
     path("platform/jobs/<slug:job_id>/retry", jobs.retry, name="job-retry"),
     path("platform/health", health.index, name="health"),
     path("platform/audit", audit.platform_audit, name="platform-audit"),
+    path("platform/audit/verify", audit.verify, name="audit-verify"),
     path("platform/tenants", platform.tenants, name="tenants"),
     path("platform/tenants/<slug:slug>/limits", platform.limits, name="tenant-limits"),
     path("platform/tenants/<slug:slug>/suspend", platform.suspend, name="tenant-suspend"),

@@ -223,6 +223,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(PAGODA_HOME / "run" / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {"jobs-clock": {"task": "jobs.clock", "schedule": 1.0, "options": {"expires": 1.0}}}
 
 JOB_HANDLERS: dict[str, str] = {
+    "audit.verify": "controlplane.jobs.chains.verify",
     "jobs.prune": "controlplane.jobs.prune.prune",
     "metering.roll_up": "controlplane.metering.jobs.roll_up",
     "metering.settle_abandoned": "controlplane.metering.jobs.settle_abandoned",
@@ -234,6 +235,7 @@ JOB_HANDLERS: dict[str, str] = {
 }
 """The closed set of job kinds: kind to the dotted path of its handler (controlplane.jobs.run.Handler)."""
 JOB_TICKS: dict[str, int] = {
+    "audit.verify": 3600,
     "jobs.prune": 3600,
     "metering.roll_up": 5,
     "metering.settle_abandoned": 10,

@@ -19,6 +19,7 @@ from tenants.models import AuditEvent, AuditHead, Tenant
 
 _LABEL_MAX_CHARS = 254
 _CHUNK_ROWS = 2_000
+_FAULT_MAX_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +104,62 @@ def record(
     return event
 
 
+@dataclass(slots=True)
+class Walk:
+    """How far a chain has been verified by now: up to a row and its hash, with the first fault found."""
+
+    head_id: int
+    sequence: int = 0
+    hash: str = GENESIS
+    fault: str = ""
+    is_over: bool = False
+
+
+def walks() -> list[Walk]:
+    """Return a walk for each chain that there is; read within the transaction of an actor that sees them."""
+    return [Walk(pk) for pk in AuditHead.objects.order_by("pk").values_list("pk", flat=True)]
+
+
+def walk_on(walk: Walk, *, rows: int = _CHUNK_ROWS) -> None:
+    """Verify the next rows of a chain, and keep at its head how far it holds once its end is reached.
+
+    A chain grows while it is walked: each part goes up to where the head is by then. It costs a transaction each, so
+    that a job can say between two that it lives.
+    """
+    head = AuditHead.objects.get(pk=walk.head_id)
+    part = _links(head).filter(sequence__gt=walk.sequence, sequence__lte=head.sequence)
+    links = [(Link(*row[:-1]), row[-1]) for row in part.values_list(*Link.__slots__, "hash")[:rows]]
+    is_last = len(links) < rows
+    end = (head.sequence, head.hash) if is_last else (links[-1][0].sequence, links[-1][1])
+    fault = next(verify(links, *end, after=(walk.sequence, walk.hash)), None)
+    if fault is not None and not walk.fault:
+        walk.fault = f"row {fault.sequence}: {fault.reason}"
+    if links:
+        walk.sequence, walk.hash = links[-1][0].sequence, links[-1][1]
+    if is_last:
+        # One statement, so one moment: what a change appends just now has moved the head by then.
+        end_now = models.Subquery(AuditHead.objects.filter(pk=head.pk).values("sequence"))
+        stray = _links(head).filter(sequence__gt=end_now).first()
+        if stray is not None and not walk.fault:
+            walk.fault = f"row {stray.sequence}: it stands behind the end that its head names"
+        walk.is_over = True
+        AuditHead.objects.filter(pk=head.pk).update(
+            verified_sequence=walk.sequence, verified_at=timezone.now(), fault=walk.fault[:_FAULT_MAX_CHARS]
+        )
+
+
+def headless() -> list[str | None]:
+    """Return the tenants whose rows have no head; None stands for the platform."""
+    with_rows = set(AuditEvent.objects.order_by().values_list("tenant_id", flat=True).distinct())
+    return list(with_rows - set(AuditHead.objects.values_list("tenant_id", flat=True)))
+
+
 def verify_chain(head: AuditHead) -> Iterator[Fault]:
     """Yield the faults of the chain that ends at ``head``; read within the transaction of an actor that sees it."""
-    fields = Link.__slots__
-    rows = AuditEvent.objects.filter(tenant=head.tenant_id).order_by("sequence").values_list(*fields, "hash")
+    rows = _links(head).values_list(*Link.__slots__, "hash")
     links = ((Link(*row[:-1]), row[-1]) for row in rows.iterator(chunk_size=_CHUNK_ROWS))
     yield from verify(links, head.sequence, head.hash)
+
+
+def _links(head: AuditHead) -> models.QuerySet[AuditEvent]:
+    return AuditEvent.objects.filter(tenant=head.tenant_id).order_by("sequence")

@@ -56,15 +56,18 @@ def link_hash(link: Link) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def verify(rows: Iterable[tuple[Link, str]], head_sequence: int, head_hash: str) -> Iterator[Fault]:
+def verify(
+    rows: Iterable[tuple[Link, str]], head_sequence: int, head_hash: str, *, after: tuple[int, str] = (0, GENESIS)
+) -> Iterator[Fault]:
     """Walk a chain in order and yield each fault.
 
     Args:
         rows: each row with its stored hash, by ascending sequence.
         head_sequence: the sequence that the chain's head names as its last.
         head_hash: the hash that the head names.
+        after: sequence and hash of the row before the first, for a chain that is walked in parts.
     """
-    sequence, previous = 0, GENESIS
+    sequence, previous = after
     for link, stored in rows:
         if link.sequence != sequence + 1:
             yield Fault(link.sequence, f"rows {sequence + 1} to {link.sequence - 1} are missing")

@@ -315,11 +315,18 @@ class AuditEvent(models.Model):
 
 
 class AuditHead(models.Model):
-    """The end of a chain: the tenant's, or the platform's where ``tenant`` is None. Its row is locked last."""
+    """The end of a chain: the tenant's, or the platform's where ``tenant`` is None. Its row is locked last.
+
+    ``verified_at`` is when it was last walked from its first row, up to ``verified_sequence``; ``fault`` is the first
+    that was found then, empty where it held.
+    """
 
     tenant = models.OneToOneField(Tenant, on_delete=models.PROTECT, related_name="+", null=True)
     sequence = models.BigIntegerField(default=0)
     hash = models.CharField(max_length=64)
+    verified_sequence = models.BigIntegerField(default=0)
+    verified_at = models.DateTimeField(null=True)
+    fault = models.CharField(max_length=300, blank=True, default="")
 
     objects = TenantManager()
 

@@ -3,13 +3,13 @@
 from collections.abc import Collection
 from datetime import datetime
 
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils import timezone
 
 from dataplane.contracts.catalog import KeyEntry, KeySecret, Limits, TenantEntry
 from tenants.actor import Actor, looking_up, reading_as, require
 from tenants.errors import NotFound
-from tenants.models import ApiKey, AuditEvent, Invitation, KeyKind, Member, Quota, Tenant, User
+from tenants.models import ApiKey, AuditEvent, AuditHead, Invitation, KeyKind, Member, Quota, Tenant, User
 from tenants.roles import Permission
 from tenants.serving import ServingLimits
 
@@ -154,6 +154,7 @@ def list_audit(
     since: datetime | None = None,
     verbs: Collection[str] | None = None,
     actor_label: str = "",
+    target: str = "",
 ) -> list[AuditEvent]:
     """Return a page of the actor's chain, newest first: the tenant's, or the platform's for a platform actor.
 
@@ -163,20 +164,66 @@ def list_audit(
         since: nothing older than this.
         verbs: only of these; what stands before a dot names all that it begins, such as ``key.``.
         actor_label: only what somebody did whose label has this in it.
+        target: only what was done to this id, or to something whose label has this in it.
     """
     require(actor, Permission.AUDIT_READ if actor.home is not None else Permission.PLATFORM_AUDIT)
+    with reading_as(actor):
+        events = AuditEvent.objects.filter(_wanted(since, verbs, actor_label, target), tenant=actor.home)
+        if before_sequence is not None:
+            events = events.filter(sequence__lt=before_sequence)
+        return list(events.order_by("-sequence")[:AUDIT_PAGE_ROWS])
+
+
+def list_every_audit(
+    *,
+    actor: Actor,
+    before: str | None = None,
+    slug: str | None = None,
+    since: datetime | None = None,
+    verbs: Collection[str] | None = None,
+    actor_label: str = "",
+    target: str = "",
+) -> list[AuditEvent]:
+    """Return a page of all chains together, newest first, each row with its tenant: for those who run the platform.
+
+    Args:
+        actor: who reads.
+        before: the id of the last row of the page before: ids sort by the time they were minted.
+        slug: only this tenant's chain; empty is the platform's own, None is all.
+        since: as of :func:`list_audit`.
+        verbs: likewise.
+        actor_label: likewise.
+        target: likewise.
+    """
+    require(actor, Permission.PLATFORM_AUDIT)
+    with reading_as(actor):
+        events = AuditEvent.objects.filter(_wanted(since, verbs, actor_label, target)).select_related("tenant")
+        if slug is not None:
+            events = events.filter(tenant__slug=slug) if slug else events.filter(tenant=None)
+        if before is not None:
+            events = events.filter(pk__lt=before)
+        return list(events.order_by("-pk")[:AUDIT_PAGE_ROWS])
+
+
+def _wanted(since: datetime | None, verbs: Collection[str] | None, actor_label: str, target: str) -> Q:
     wanted = Q()
     for verb in verbs or ():
         wanted |= Q(verb__startswith=verb) if verb.endswith(".") else Q(verb=verb)
+    if since is not None:
+        wanted &= Q(at__gte=since)
+    if actor_label:
+        wanted &= Q(actor_label__icontains=actor_label)
+    if target:
+        wanted &= Q(target_id=target) | Q(target_label__icontains=target)
+    return wanted
+
+
+def list_chains(*, actor: Actor) -> list[AuditHead]:
+    """Return the heads of the chains that the actor reads, with their tenants: the tenant's one, or all by slug."""
+    require(actor, Permission.AUDIT_READ if actor.home is not None else Permission.PLATFORM_AUDIT)
     with reading_as(actor):
-        events = AuditEvent.objects.filter(wanted, tenant=actor.home).order_by("-sequence")
-        if before_sequence is not None:
-            events = events.filter(sequence__lt=before_sequence)
-        if since is not None:
-            events = events.filter(at__gte=since)
-        if actor_label:
-            events = events.filter(actor_label__icontains=actor_label)
-        return list(events[:AUDIT_PAGE_ROWS])
+        heads = AuditHead.objects.all() if actor.is_platform else AuditHead.objects.for_tenant(actor.tenant)
+        return list(heads.select_related("tenant").order_by(F("tenant__slug").asc(nulls_first=True)))
 
 
 def catalog_tenants(*, actor: Actor) -> dict[str, TenantEntry]:

@@ -13,6 +13,7 @@ from controlplane.jobs import crowds
 from controlplane.jobs import lease as rules
 from controlplane.jobs.lease import JobLife, JobState, LeaseLostError
 from controlplane.jobs.models import Job, Tick
+from controlplane.jobs.queue import enqueue
 from dataplane.contracts import failpoints
 from tenants import audit
 from tenants.actor import Actor, acting_as, require, system_actor
@@ -22,6 +23,7 @@ from tenants.roles import Permission
 
 _ERROR_MAX_CHARS = 2_000
 _CLOCK = system_actor("jobs")
+VERIFY_AUDIT = "audit.verify"
 
 
 @dataclass(slots=True)
@@ -191,6 +193,23 @@ def retry_dead_job(*, actor: Actor, job_id: str) -> Job:
             raise Conflict(f"This job is {job.state}; only a dead one can be retried.")
         _save(job, life)
         audit.record(actor=actor, verb="job.retry", target=job, before={"state": "dead"}, after={"state": "queued"})
+    return job
+
+
+def verify_audit_soon(*, actor: Actor) -> Job:
+    """Have every audit chain verified now, or return the job that is about to do so.
+
+    Raises:
+        Forbidden: the actor does not read the platform's audit.
+    """
+    require(actor, Permission.PLATFORM_AUDIT)
+    with acting_as(actor):
+        unfinished = Job.objects.filter(kind=VERIFY_AUDIT, state__in=[JobState.QUEUED.value, JobState.RUNNING.value])
+        # Race: two who ask at once make two jobs. Each only reads, so the second costs time and nothing else.
+        job = unfinished.first()
+        if job is None:
+            job = enqueue(kind=VERIFY_AUDIT, key=_database_now().isoformat(), payload={})
+            audit.record(actor=actor, verb="audit.verify", target=job)
     return job
 
 

@@ -152,7 +152,7 @@ class ModelVersion(models.Model):
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        return f"version {self.number} of {self.model_id}"
+        return f"version {self.number} of {self.model}"
 
     @property
     def checked_config(self) -> ModelConfig:

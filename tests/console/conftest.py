@@ -6,7 +6,11 @@ from types import SimpleNamespace
 import pytest
 from console_world import fill
 from django.test import Client
+from django.utils import timezone
 from django_fixtures import PASSWORD
+
+from controlplane import servers
+from controlplane.servers import Answer, GatewayAnswer
 
 
 @pytest.fixture
@@ -35,6 +39,18 @@ def root(signed_in) -> Client:
 def busy(personas) -> SimpleNamespace:
     """Acme with a served deployment, keys and requests of the last hour."""
     return fill(personas)
+
+
+@pytest.fixture
+def answering(monkeypatch) -> Callable[..., None]:
+    """Let Redis and gateway answer well, or as the test says, without asking any that runs on this machine."""
+
+    def answer(redis: Answer | None = None, gateway: GatewayAnswer | None = None) -> None:
+        monkeypatch.setattr(servers, "ask_redis", lambda: redis or Answer(timezone.now(), 1))
+        monkeypatch.setattr(servers, "ask_gateway", lambda: gateway or GatewayAnswer(2, catalog=7))
+
+    answer()
+    return answer
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
+import re
 from datetime import UTC, datetime
 
 import pytest
 from console_world import fill, num_queries, page
-from domain import PLATFORM
+from domain import PLATFORM, make_version
 
+from controlplane.jobs.lease import JobState
+from controlplane.jobs.models import Job
+from controlplane.jobs.run import run_job
 from tenants import audit
 from tenants.actor import acting_as, member_actor
-from tenants.models import AuditEvent
+from tenants.models import AuditHead
 from tenants.roles import Role
 from tenants.selectors import AUDIT_PAGE_ROWS
 from tenants.services import change_role, invite_member, issue_key
@@ -67,7 +71,7 @@ def test_pages_follow_one_another_and_keep_what_was_chosen(alice, personas):
     assert "number 04." in second
     assert "number 05." not in second
     assert "Older" not in second
-    assert num_queries(alice, "/t/acme/audit") == 5
+    assert num_queries(alice, "/t/acme/audit") == 6
 
 
 def test_what_people_wrote_is_never_markup(alice, personas):
@@ -75,13 +79,86 @@ def test_what_people_wrote_is_never_markup(alice, personas):
     assert "<script>alert" not in page(alice, "/t/acme/audit")
 
 
-def test_a_journal_is_its_tenants_own_and_the_platform_has_one(signed_in, root, changed):
+def test_a_journal_is_its_tenants_own(signed_in, changed):
     assert "changed the role of" not in page(signed_in("mallory"), "/t/evil/audit")
-    with acting_as(PLATFORM):
-        assert AuditEvent.objects.filter(tenant=None).count() == 0
-    assert "Nothing to show" in page(root, "/platform/audit")
+
+
+def test_the_platform_reads_every_chain_in_one_line_of_time(root, personas, changed):
+    issue_key(actor=member_actor(personas.mallory, "evil"), name="theirs")
     root.post("/platform/prices", {"deployment_id": "", "input_usd": "1", "output_usd": "2", "effective_from": ""})
-    assert "set the price of" in page(root, "/platform/audit")
+    text = page(root, "/platform/audit")
+    told = ["set the price of", "<strong>theirs", "<strong>dave@acme.example</strong>", "changed the role of"]
+    assert [text.index(words) for words in told] == sorted(text.index(words) for words in told)
+
+
+@pytest.mark.parametrize(
+    ("query", "shown", "hidden"),
+    [
+        ("?tenant=acme", "changed the role of", "<strong>theirs"),
+        ("?tenant=evil", "<strong>theirs", "changed the role of"),
+        ("?tenant=-", "set the price of", "<strong>theirs"),
+        ("?tenant=nobody", "<strong>theirs", "Nothing to show"),
+        ("?who=mallory", "<strong>theirs", "set the price of"),
+        ("?target=dave", "invited <strong>dave", "<strong>theirs"),
+        ("?about=limits", "set the price of", "<strong>theirs"),
+        ("?before=nonsense", "<strong>theirs", "Nothing to show"),
+    ],
+)
+def test_the_platforms_journal_is_narrowed_by_its_address(query, shown, hidden, root, personas, changed):
+    issue_key(actor=member_actor(personas.mallory, "evil"), name="theirs")
+    root.post("/platform/prices", {"deployment_id": "", "input_usd": "1", "output_usd": "2", "effective_from": ""})
+    text = page(root, f"/platform/audit{query}")
+    assert shown in text
+    assert hidden not in text
+
+
+def test_the_platforms_pages_follow_one_another_across_chains(root, personas):
+    for tenant, who in (("acme", personas.bob), ("evil", personas.mallory)):
+        actor = member_actor(who, tenant)
+        for number in range(AUDIT_PAGE_ROWS // 2 + 2):
+            with acting_as(actor):
+                audit.record(actor=actor, verb="key.issue", target=personas.acme, after={"name": f"{tenant} {number}."})
+    first = page(root, "/platform/audit")
+    older = re.search(r"before=(aud_\w+)", first)
+    assert older is not None
+    second = page(root, f"/platform/audit?before={older[1]}")
+    names = [re.findall(r"<ins>(\w+ \d+)\.", text) for text in (first, second)]
+    assert [len(found) for found in names] == [AUDIT_PAGE_ROWS, 4]
+    assert len({*names[0], *names[1]}) == AUDIT_PAGE_ROWS + 4
+
+
+def test_a_version_is_named_by_its_model(alice, personas):
+    version = make_version(personas.acme)
+    with acting_as(PLATFORM):
+        audit.record(actor=PLATFORM, verb="version.archive", target=version, tenant=personas.acme)
+    assert re.search(r"archived <strong>version \d+ of tiny</strong>", page(alice, "/t/acme/audit"))
+
+
+def verify() -> None:
+    """Do what a worker does with the job that the button makes."""
+    with acting_as(PLATFORM):
+        (job,) = Job.objects.filter(kind="audit.verify", state=JobState.QUEUED)
+    assert run_job(job.pk) is JobState.DONE
+
+
+def test_chains_are_verified_on_demand_and_say_how_far_they_hold(root, alice, changed):
+    assert "has not been verified yet" in page(alice, "/t/acme/audit")
+    assert "Not every chain has been verified yet" in page(root, "/platform/audit")
+    for _ in range(2):
+        assert root.post("/platform/audit/verify").status_code == 302
+    verify()
+    assert "Verified to row 4 of 4" in page(alice, "/t/acme/audit")
+    assert "2 chains, 5 of 5 rows" in page(root, "/platform/audit")
+    assert "asked to verify every chain" in page(root, "/platform/audit")
+
+
+def test_a_broken_chain_is_named_on_both_pages(root, alice, changed):
+    with acting_as(PLATFORM):
+        AuditHead.objects.filter(tenant__slug="acme").update(hash="0" * 64)
+    root.post("/platform/audit/verify")
+    verify()
+    for client, url in ((alice, "/t/acme/audit"), (root, "/platform/audit")):
+        assert "The chain acme is broken</strong> at row 4: the chain ends at row 4" in page(client, url)
 
 
 def test_an_empty_journal_says_what_it_is_for(alice):

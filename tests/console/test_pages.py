@@ -35,7 +35,7 @@ PAGE_QUERIES = {
     "/t/acme/usage?by=version": 7,
     "/t/acme/members": 2,
     "/t/acme/members/leave": 0,
-    "/t/acme/audit": 1,
+    "/t/acme/audit": 2,
 }
 
 

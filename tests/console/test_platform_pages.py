@@ -1,18 +1,14 @@
-from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 from console_world import fill, num_queries, page, report_node
-from django.utils import timezone
 from domain import PLATFORM
 from spool_records import Life
 
-from controlplane.jobs.lease import JobState
-from controlplane.jobs.models import Job
 from controlplane.metering.services import ingest
 from dataplane.contracts.ids import Kind, new_id
 from dataplane.contracts.replica import TRIAL_PREFIX, Device, NodeReport, ReplicaState, Tier, TierCost
-from tenants.actor import acting_as, platform_actor, system_actor
+from tenants.actor import platform_actor
 from tenants.selectors import get_tenant, list_tenants, tenant_serving
 from tenants.serving import ServingLimits
 
@@ -58,11 +54,13 @@ def test_the_fleet_misses_no_replica_that_rests_is_spare_tries_a_version_or_has_
         ("/platform/prices", 2),
         ("/platform/jobs", 6),
         ("/platform/requests", 5),
-        ("/platform/audit", 1),
+        ("/platform/audit", 4),
+        ("/platform/health", 8),
     ],
 )
-def test_a_page_of_the_platform_asks_at_most_eight_times(url, queries, root, busy):
+def test_a_page_of_the_platform_asks_at_most_eight_times(url, queries, root, busy, answering):
     assert num_queries(root, url) == 3 + queries  # session, person, places
+    assert queries <= 8
 
 
 def test_the_platforms_pages_work_before_there_is_anything(db, root):
@@ -243,18 +241,3 @@ def test_a_price_that_cannot_be_is_refused_at_its_field(fields, fault, root, bus
     assert answer.status_code == 422
     assert fault in answer.content.decode()
     assert "No price is set" in page(root, "/platform/prices")
-
-
-def test_a_dead_job_is_shown_with_its_reason_and_retried(root, personas):
-    now = timezone.now()
-    with acting_as(system_actor("tests")):
-        job = Job.objects.create(
-            kind="metering.roll_up", key="k1", state=JobState.DEAD, run_at=now, error="<b>full</b>", ended_at=now
-        )
-        Job.objects.create(kind="metering.roll_up", key="k2", state=JobState.QUEUED, run_at=now - timedelta(minutes=2))
-    text = page(root, "/platform/jobs")
-    assert "&lt;b&gt;full" in text
-    assert "No worker?" in text
-    assert root.post(f"/platform/jobs/{job.pk}/retry").status_code == 302
-    assert "No job is dead" in page(root, "/platform/jobs")
-    assert root.post(f"/platform/jobs/{job.pk}/retry").status_code == 409

@@ -192,6 +192,7 @@ console:jobs GET                                      302   404 404   404  404  
 console:job GET                                       302   404 404   404  404     404  200  302  302  302
 console:job-retry POST                                302   404 404   404  404     404  302  302  302  302
 console:platform-audit GET                            302   404 404   404  404     404  200  302  302  302
+console:audit-verify POST                             302   404 404   404  404     404  302  302  302  302
 console:tenants GET                                   302   404 404   404  404     404  200  302  302  302
 console:tenant-limits GET                             302   404 404   404  404     404  200  302  302  302
 console:tenant-limits POST                            302   404 404   404  404     404  422  302  302  302
