@@ -1,6 +1,5 @@
 """Every change to rollouts: keyword-only, the actor first, one transaction, its audit row."""
 
-from controlplane.rollouts.services.advance import advance, due_rollouts, note_stumble
 from controlplane.rollouts.services.commands import (
     REASON_MAX_CHARS,
     Rollback,
@@ -13,6 +12,7 @@ from controlplane.rollouts.services.commands import (
 )
 from controlplane.rollouts.services.drafts import create_rollout
 from controlplane.rollouts.services.freeze import freeze_rollouts, unfreeze_rollouts
+from controlplane.rollouts.services.ticks import advance, due_rollouts, note_stumble
 
 __all__ = [
     "REASON_MAX_CHARS",

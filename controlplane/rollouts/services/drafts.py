@@ -52,7 +52,7 @@ def create_rollout(
         deployment = deployments.locked_deployment(actor, deployment_id)
         if deployment.state != DeploymentState.ACTIVE:
             raise Conflict(f"{deployment.name} is {deployment.state}. Resume it first.")
-        _make_room(actor, deployment, supersede=supersede)
+        superseded = _make_room(actor, deployment, supersede=supersede)
         candidate = deployments.locked_version(actor.tenant, candidate_version_id)
         stable = deployment.arms.select_related("version").get(name=STABLE).version
         _check(deployment, stable, candidate, devices)
@@ -78,19 +78,22 @@ def create_rollout(
                 "candidate_version_id": candidate.id, "candidate_digest": candidate.digest, "plan": rollout.plan,
             },
         )  # fmt: skip
+    if superseded is not None:
+        rows.committed(superseded)
     return rollout
 
 
-def _make_room(actor: Actor, deployment: Deployment, *, supersede: bool) -> None:
+def _make_room(actor: Actor, deployment: Deployment, *, supersede: bool) -> Rollout | None:
     live = Rollout.objects.filter(deployment=deployment, state__in=LIVE).select_related("tenant", "deployment").first()
     if live is None:
-        return
+        return None
     if not supersede:
         raise Conflict(
             f"{deployment.name} has the rollout {live.id}, which is {live.state.replace('_', ' ')}. Wait for its end, "
             "roll it back, or say that this one supersedes it."
         )
     supersede_live(actor, live, rows.database_now())
+    return live
 
 
 def _check(deployment: Deployment, stable: ModelVersion, candidate: ModelVersion, devices: list[Device]) -> None:
