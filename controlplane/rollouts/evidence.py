@@ -5,7 +5,6 @@ arms, and never a request or a caller.
 """
 
 import hashlib
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import msgspec
@@ -13,7 +12,7 @@ from django.utils import timezone
 
 from controlplane.metering import arm_selectors
 from controlplane.metering.arm_selectors import COLD_FROM_MS, ArmBucket, ArmRequest, Codes, tpot_ms
-from controlplane.rollouts import gates
+from controlplane.rollouts import gates, view
 from controlplane.rollouts.gates import Judgement
 from controlplane.rollouts.plan import MAX_SAMPLES, JudgeSettings, Plan, Step, to_json
 from controlplane.rollouts.samples import CLIENT_GONE, FAULTS, Fault, Sample
@@ -163,18 +162,12 @@ def traffic_per_minute(*, deployment_id: str, now: datetime | None = None) -> fl
 # --- the bundle
 
 
-def bundle(
-    *, plan: Plan, judgement: Judgement, memory: Mapping[str, Json] | None = None
-) -> tuple[dict[str, Json], str]:
+def bundle(*, plan: Plan, judgement: view.Judgement, memory: str) -> tuple[dict[str, Json], str]:
     """Return all that a decision went by, as JSON, and the SHA-256 of its canonical form for the audit row.
 
-    It is the judgement with its numbers of both arms, the plan it was made under, and the memory plan of the preflight.
+    It is the judgement with its gates and what both arms' samples were, the plan that it was made under, and what the
+    preflight said of memory. The digest does not depend on the order of keys.
     """
     judged: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(judgement))
-    whole: dict[str, Json] = judged | {"plan": to_json(plan), "memory": dict(memory or {})}
-    return whole, sha256_of(whole)
-
-
-def sha256_of(evidence: Mapping[str, Json]) -> str:
-    """Return the SHA-256, in hex, of the canonical JSON of ``evidence``: the order of its keys does not matter."""
-    return hashlib.sha256(msgspec.json.encode(evidence, order="deterministic")).hexdigest()
+    whole: dict[str, Json] = judged | {"plan": to_json(plan), "memory": memory}
+    return whole, hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).hexdigest()

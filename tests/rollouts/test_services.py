@@ -335,7 +335,9 @@ def test_people_are_told_of_what_concerns_them(world, personas, bob, alice):
 def test_the_chain_of_the_audit_vouches_for_what_was_judged(world, bob):
     rollout = walk(begun(world, bob), "awaiting_approval")
     (event,) = [event for event in journal(rollout) if event.new == "awaiting_approval"]
-    assert event.evidence == {"outcome": "pass", "words": "Because the test says so."}
+    assert (event.evidence["outcome"], event.evidence["words"]) == ("pass", "Because the test says so.")
+    assert event.evidence["plan"] == rollout.plan
+    assert event.evidence["memory"].startswith("Preflight passed.")
     sealed = hashlib.sha256(msgspec.json.encode(event.evidence, order="deterministic")).hexdigest()
     assert audits("rollout.advance")[-1].after["evidence_sha256"] == sealed
 

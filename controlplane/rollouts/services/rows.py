@@ -1,16 +1,15 @@
 """Rollouts under their locks, and the one way in which a transition is written."""
 
-import hashlib
 from datetime import datetime
 
-import msgspec
 from django.db import connection
 
 from controlplane.deployments.models import Deployment
 from controlplane.deployments.services.arms import set_arms
+from controlplane.rollouts import evidence
 from controlplane.rollouts.models import SHARED_FIELDS, Rollout, RolloutEvent
 from controlplane.rollouts.services import telling
-from controlplane.rollouts.states import TERMINAL
+from controlplane.rollouts.states import TERMINAL, RolloutState
 from controlplane.rollouts.view import Decision, View, arms_of, candidate_weight
 from dataplane.contracts import failpoints
 from tenants import audit
@@ -89,8 +88,8 @@ def transit(
         raise Conflict("The rollout was changed at the same moment. Read it again, then decide.")
     if arms_of(before) != decision.arms:
         set_arms(deployment, decision.arms)
-    evidence = evidence_of(decision)
-    write_event(actor=actor, rollout=rollout, old=old_state, cause=decision.cause, evidence=evidence)
+    judged, digest = evidence_of(decision, rollout)
+    write_event(actor=actor, rollout=rollout, old=old_state, cause=decision.cause, evidence=judged)
     if rollout.state != old_state:
         telling.announce(rollout, deployment)
     audit.record(
@@ -98,7 +97,7 @@ def transit(
         before={"state": old_state, "step": before.step, "weight": candidate_weight(before)},
         after={
             "state": rollout.state, "step": after.step, "weight": candidate_weight(after), "cause": decision.cause,
-            "deployment": deployment.name, **_sealed(evidence), **_approval(rollout, approver),
+            "deployment": deployment.name, **_sealed(digest), **_approval(rollout, approver),
         },
     )  # fmt: skip
     failpoints.hit(f"rollouts.{rollout.state}.before_commit")
@@ -127,10 +126,12 @@ def write_event(*, actor: Actor, rollout: Rollout, old: str, cause: str, evidenc
     )
 
 
-def evidence_of(decision: Decision) -> dict[str, Json]:
-    """Return what was judged, as the journal keeps it; empty where nothing was."""
-    judged: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(decision.judgement)) if decision.judgement else {}
-    return judged
+def evidence_of(decision: Decision, rollout: Rollout) -> tuple[dict[str, Json], str]:
+    """Return all that was judged and its digest, as the journal and the audit keep them; empty where nothing was."""
+    if decision.judgement is None:
+        return {}, ""
+    preflight = RolloutEvent.objects.filter(rollout=rollout, old=RolloutState.PREFLIGHT).values_list("cause", flat=True)
+    return evidence.bundle(plan=decision.after.plan, judgement=decision.judgement, memory=preflight.last() or "")
 
 
 def _copy(after: View, rollout: Rollout) -> None:
@@ -143,12 +144,9 @@ def _copy(after: View, rollout: Rollout) -> None:
     rollout.stumble = ""
 
 
-def _sealed(evidence: dict[str, Json]) -> dict[str, Json]:
+def _sealed(digest: str) -> dict[str, Json]:
     """The digest of what was judged: the chain of the audit then vouches for the journal's evidence."""
-    if not evidence:
-        return {}
-    canonical = msgspec.json.encode(evidence, order="deterministic")
-    return {"evidence_sha256": hashlib.sha256(canonical).hexdigest()}
+    return {"evidence_sha256": digest} if digest else {}
 
 
 def _approval(rollout: Rollout, approver: User | None) -> dict[str, Json]:
