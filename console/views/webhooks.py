@@ -117,8 +117,7 @@ def rotate(request: HttpRequest, actor: Actor, webhook_id: str) -> HttpResponse:
     if request.method == "GET":
         return render(request, "console/pages/webhook_rotate.html", {"webhook": webhook})
     issued = services.rotate_secret(actor=actor, webhook_id=webhook_id)
-    headline = "The webhook has a new secret. For 24 hours messages are signed with the old one, too."
-    return _reveal(request, issued, headline)
+    return _reveal(request, issued, "The webhook has a new secret.")
 
 
 @require_POST

@@ -14,7 +14,8 @@ from playwright.sync_api import Page, expect
 USER_PAGES = (
     "/t/acme/", "/t/acme/start", "/t/acme/start?lang=python", "/t/acme/playground", "/t/acme/models",
     "/t/acme/uploads/new", "/t/acme/deployments",
-    "/t/acme/deployments/new", "/t/acme/keys", "/t/acme/keys/new", "/t/acme/usage", "/t/acme/members",
+    "/t/acme/deployments/new", "/t/acme/keys", "/t/acme/keys/new", "/t/acme/webhooks", "/t/acme/webhooks/new",
+    "/t/acme/usage", "/t/acme/members",
     "/t/acme/members/invite", "/t/acme/members/leave", "/t/acme/audit", "/t/acme/audit?who=nobody", "/account/you",
     "/account/email/", "/account/password/change/", "/account/2fa/", "/account/sessions/", "/account/reauthenticate/",
     "/nowhere",

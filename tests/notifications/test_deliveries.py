@@ -273,9 +273,10 @@ def test_who_sleeps_past_a_claim_settles_nothing(personas, receiver):
     tell(personas.acme)
     (late,) = claim_due(actor=SYSTEM)
     let_time_pass()
+    receiver.status = 500
     deliver()
-    settle(actor=SYSTEM, delivery=late, outcome=Outcome(False, 500, "It answered 500."))
-    assert (only_delivery().state, only_delivery().attempts, only_delivery().status) == ("delivered", 1, 204)
+    settle(actor=SYSTEM, delivery=late, outcome=Outcome(True, 204))
+    assert (only_delivery().state, only_delivery().attempts, only_delivery().status) == ("waiting", 1, 500)
 
 
 # --- sent again, and tests
