@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 from control_double import SECRET, ControlDouble
@@ -14,7 +15,7 @@ from redis.asyncio.client import PubSub
 from dataplane import atomic_file
 from dataplane.catalog.follower import Follower, load_last_good, supersedes
 from dataplane.contracts import catalog as contract
-from dataplane.contracts.catalog import Catalog, Limits, TenantEntry
+from dataplane.contracts.catalog import Arm, Catalog, DeploymentEntry, EngineSettings, Limits, TenantEntry
 from stack.redis import Redis
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +110,27 @@ async def test_a_control_plane_restored_from_a_backup_is_believed(tmp_path: Path
             await watch.next()
             control.catalog = snapshot(2, "restored", published_at_ms=100)
             assert await watch.next() == control.catalog
+
+
+async def test_arms_that_are_not_a_whole_are_kept_out_of_force_and_keep_no_revocation_back(tmp_path: Path) -> None:
+    def published(number: int, weight: int, *tenants: str) -> Catalog:
+        entry = DeploymentEntry("d", "acme", "d", True, (Arm("v", weight),), {}, EngineSettings())
+        return msgspec.structs.replace(snapshot(number, *tenants), deployments={"d": entry})
+
+    path = tmp_path / "c.json"
+    with ControlDouble(published(1, 100, "acme", "evil")) as control:
+        async with following(path, control_url=control.url) as watch:
+            good = await watch.next()
+            control.catalog = published(2, 99, "acme")
+            taken = await watch.next()
+            assert (taken.number, taken.tenants.keys()) == (2, {"acme"})
+            assert taken.deployments == good.deployments
+            assert watch.follower.refusals == 1
+            control.catalog = published(3, 100, "acme")
+            assert await watch.next() == control.catalog
+            assert watch.follower.refusals == 1
+    path.write_bytes(contract.encode(published(4, 99, "acme")))
+    assert load_last_good(path).deployments == {}
 
 
 async def test_redis_alone_brings_the_snapshot_and_then_deltas(

@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from fake_replica import DONE, Call, token_event
 from gateway_harness import BODY, NO_REDIS, Harness, error_of, events
 from gateway_world import PEPPER, SECRET, World
 from ports import free_port
 
+from dataplane.contracts.catalog import CANDIDATE, STABLE, Arm
 from dataplane.http_server.server import open_port
 
 pytestmark = pytest.mark.anyio
@@ -132,6 +134,8 @@ async def test_a_killed_gateway_takes_its_requests_off_the_replicas_and_the_next
 
 
 async def test_the_log_is_json_and_holds_neither_prompts_nor_keys(world: World, home) -> None:
+    arms = (Arm("ver_1", 100), Arm("ver_2", 0, CANDIDATE))
+    world.deployments["chat"] = msgspec.structs.replace(world.deployments["chat"], arms=arms)
     async with Harness(world, home, NO_REDIS) as g:
         await g.add_replica()
         async with process(g, home / "log") as (child, _):
@@ -149,6 +153,10 @@ async def test_the_log_is_json_and_holds_neither_prompts_nor_keys(world: World, 
         assert line["replica_id"] == "rep_0"
         assert line["label"] == "mylabel" + "x" * 120
         assert line["delivered_tokens"] == 3
+        assert (line["version_id"], line["arm"], line["forced"]) == ("ver_1", STABLE, False)
+        [applied] = [line for line in lines if line["event"] == "catalog_applied"]
+        weights = {STABLE: ["ver_1", 100], CANDIDATE: ["ver_2", 0]}
+        assert (applied["number"], applied["rollouts"]) == (g.outside.catalog.number, {"dep_chat": weights})
         assert prompt not in text
         assert world.acme_key.text.split("_")[3] not in text
 
