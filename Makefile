@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/installed
 
-.PHONY: help setup test-setup up down test soak lint types model shots bench peers
+.PHONY: help setup test-setup up down test soak lint types model shots bench memory peers
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -41,8 +41,9 @@ types: $(STAMP)  ## mypy strict
 test: test-setup model  ## everything CI checks
 	@$(RUN) -m stack.checks
 
-soak: test-setup model  ## the long versions of races, fuzzing and uploads (many minutes)
+soak: test-setup model  ## the long versions of races, fuzzing, uploads and memory plans (many minutes)
 	@$(RUN) -m pytest -q -m slow tests/races
+	@$(RUN) -m pytest -q -m slow tests/contracts
 	@$(RUN) -m pytest -q -m slow tests/e2e
 	@$(RUN) -m pytest -q -m slow tests/journeys
 
@@ -51,6 +52,9 @@ shots: test-setup model  ## remake the screenshots of the README
 
 bench: setup model  ## time the worker beside vLLM in one run (after make peers)
 	@$(RUN) tests/bench/run.py
+
+memory: setup model  ## hold the memory planner against replicas that run (some minutes)
+	@PYTHONPATH=tests $(RUN) tests/bench/memory.py
 
 peers: $(STAMP)  ## install the engines that make bench compares with
 	@$(RUN) tests/bench/install_peers.py

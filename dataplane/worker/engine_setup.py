@@ -14,7 +14,6 @@ from dataplane.engine.runner import Runner
 from dataplane.model import loader
 from dataplane.model.cpu_runner import CpuRunner
 
-_STEP_TOKEN_BUDGET = 256
 _MEMORY_SHARE = 0.25
 """Of the machine's available memory, for KV where nobody said how much."""
 
@@ -73,7 +72,7 @@ def set_up(request: LoadModel, progress: Callable[[str, int, int], None]) -> Set
         block_size=settings.block_size,
         max_num_seqs=settings.max_num_seqs,
         max_model_len=min(model.context_tokens, num_blocks * settings.block_size),
-        step_token_budget=max(_STEP_TOKEN_BUDGET, settings.max_num_seqs),
+        step_token_budget=max(memory.STEP_TOKENS, settings.max_num_seqs),
         prefix_cache=settings.prefix_cache,
     )
     return Setup(
