@@ -105,7 +105,7 @@ class Arm:
     """
 
     def __init__(self, samples: Sequence[Sample], tenants: dict[str, int], borders_ms: Sequence[float]) -> None:
-        samples = sorted(samples, key=lambda sample: sample.at_ms)
+        samples = sorted(samples, key=lambda sample: (sample.at_ms, sample.tenant_id))
         tenant = np.array([tenants[sample.tenant_id] for sample in samples], dtype=np.int64)
         at_ms = np.array([sample.at_ms for sample in samples], dtype=np.float64)
         self.size = len(samples)
@@ -140,9 +140,7 @@ def arms_of(candidate: Sequence[Sample], stable: Sequence[Sample]) -> tuple[Arm,
     A cluster is a tenant. Of few tenants it is a tenant in a span of time, and what is concluded holds for these
     tenants: how others would differ from them is not known.
     """
-    tenants: dict[str, int] = {}
-    for sample in (*candidate, *stable):
-        tenants.setdefault(sample.tenant_id, len(tenants))
+    tenants = {tenant: number for number, tenant in enumerate(sorted({s.tenant_id for s in (*candidate, *stable)}))}
     seen = len({sample.tenant_id for sample in candidate})
     spans = math.ceil(_LEAST_CLUSTERS / seen) if seen else 1
     borders_ms: list[float] = []

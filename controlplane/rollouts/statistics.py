@@ -284,7 +284,14 @@ def _draws(rng: np.random.Generator, labels: Ints, count: int) -> Floats:
     """Return how often each of ``count`` resamples has each cluster; as many are drawn as there are."""
     size = int(labels[-1]) + 1
     drawn = labels[rng.integers(0, labels.size, size=(count, labels.size))]
-    return np.stack([np.bincount(row, minlength=size) for row in drawn]).astype(np.float64)
+    return _counted(drawn, size, None)
+
+
+def _counted(codes: Ints, size: int, weights: Floats | None) -> Floats:
+    """Return how often each row has each code from 0 to ``size``, or their weights."""
+    shifted = codes + size * np.arange(codes.shape[0])[:, None]
+    flat = None if weights is None else weights.ravel()
+    return np.bincount(shifted.ravel(), flat, size * codes.shape[0]).reshape(-1, size).astype(np.float64)
 
 
 class _Sorted:
@@ -299,7 +306,10 @@ class _Sorted:
 
     def stratum_totals(self, weights: Floats, strata: int) -> Floats:
         """How often each resample has each stratum, given its weight of each row."""
-        return np.stack([np.bincount(self.strata, weights=row, minlength=strata) for row in weights])
+        if strata == 1:
+            totals: Floats = weights.sum(axis=1, keepdims=True)
+            return totals
+        return _counted(np.broadcast_to(self.strata, weights.shape), strata, weights)
 
 
 def _statistics(

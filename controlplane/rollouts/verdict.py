@@ -4,6 +4,7 @@ In every verdict z is the look's normal quantile, and a stop's bounds are always
 """
 
 import math
+from bisect import bisect_left
 from enum import StrEnum
 
 import msgspec
@@ -182,13 +183,14 @@ def _needed_share(arms: Arms, measure: ShareMeasure, shares: tuple[Share, Share]
     excluded = measure.excluded(arms.settings)
     if outcome is not Outcome.INCONCLUSIVE or shares[0].value - shares[1].value >= excluded:
         return least
-    grown = 1.0
-    while grown * arms.candidate.size < MAX_SAMPLES:
-        more = [Share(share.events * grown, share.samples * grown) for share in shares]
-        if difference_bounds(more[0], more[1], arms.z)[1] <= excluded:
-            break
-        grown *= 1.05
-    return max(least, _at_most(arms.candidate.size * grown))
+    size = arms.candidate.size
+
+    def tells(samples: int) -> bool:
+        more = [Share(share.events * samples / size, share.samples * samples / size) for share in shares]
+        return difference_bounds(more[0], more[1], arms.z)[1] <= excluded
+
+    longer = range(size, max(size, MAX_SAMPLES))
+    return max(least, min(MAX_SAMPLES, size + bisect_left(longer, True, key=tells)))
 
 
 # --- ratios
