@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from controlplane.rollouts.plan import Gate
+from controlplane.rollouts.gates import NEEDS_WAIVER
 from controlplane.rollouts.states import LIVE, PAUSABLE, WEIGHTLESS, Command, RolloutState
 from controlplane.rollouts.view import (
     Decision,
@@ -20,9 +20,6 @@ from controlplane.rollouts.view import (
     rolling_back,
 )
 from tenants.errors import Conflict, Forbidden, Invalid
-
-NOT_RUN = (Gate.EVALS, Gate.SHADOW)
-"""Gates that nothing runs yet: who approves names each and says why it may be done without."""
 
 
 def start(view: View, now: datetime, *, who: str, frozen: bool) -> Decision:
@@ -71,9 +68,9 @@ def approve(
     if (digest, step) != (view.candidate_digest, view.step):
         raise Conflict("This approval is for another content or step than the one that waits. Read the rollout again.")
     _require_thawed(frozen=seen.frozen)
-    lacking = {f"waivers.{gate}": "Say why it may be done without." for gate in NOT_RUN if not waivers.get(gate)}
+    lacking = {f"waivers.{gate}": "Say why it may be done without." for gate in NEEDS_WAIVER if not waivers.get(gate)}
     if lacking:
-        named = " and ".join(gate.value for gate in NOT_RUN if not waivers.get(gate))
+        named = " and ".join(gate.value for gate in NEEDS_WAIVER if not waivers.get(gate))
         raise Invalid(f"Not run: {named}. An approval says for each why it may be done without.", fields=lacking)
     if seen.candidate_ready < 1:
         raise Conflict("The candidate has no READY replica at this moment. Approve again when it has one.")

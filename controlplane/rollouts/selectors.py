@@ -8,6 +8,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.rollouts import commands, words
+from controlplane.rollouts.gates import NEEDS_WAIVER
 from controlplane.rollouts.models import Rollout, RolloutEvent, RolloutFreeze
 from controlplane.rollouts.states import LIVE, Command, RolloutState
 from controlplane.rollouts.view import candidate_weight
@@ -70,9 +71,24 @@ class Freeze:
 
 
 def list_rollouts(
-    *, actor: Actor, deployment_id: str | None = None, live_only: bool = False, limit: int = PAGE_ROWS
+    *,
+    actor: Actor,
+    deployment_id: str | None = None,
+    live_only: bool = False,
+    state: RolloutState | None = None,
+    slug: str | None = None,
+    limit: int = PAGE_ROWS,
 ) -> list[RolloutSummary]:
-    """Return the newest rollouts: of the tenant, or for the platform of all; of one deployment where one is given."""
+    """Return the newest rollouts: of the tenant, or for the platform of all.
+
+    Args:
+        actor: who looks.
+        deployment_id: only this deployment's.
+        live_only: only those that are not over.
+        state: only those in this state.
+        slug: only this tenant's.
+        limit: the most that are returned.
+    """
     require(actor, Permission.ROLLOUTS_READ)
     with reading_as(actor):
         rows = _visible(actor)
@@ -80,6 +96,10 @@ def list_rollouts(
             rows = rows.filter(deployment_id=deployment_id)
         if live_only:
             rows = rows.filter(state__in=LIVE)
+        if state is not None:
+            rows = rows.filter(state=state.value)
+        if slug is not None:
+            rows = rows.filter(tenant__slug=slug)
         return _summaries(actor, rows.order_by("-created_at", "-id")[:limit])
 
 
@@ -102,9 +122,9 @@ def list_pending_approvals(*, actor: Actor) -> list[PendingApproval]:
     require(actor, Permission.ROLLOUTS_READ)
     with reading_as(actor):
         rows = _visible(actor).filter(state=RolloutState.AWAITING_APPROVAL.value).order_by("entered_at", "id")
-        missing = tuple(gate.value for gate in commands.NOT_RUN)
+        missing = tuple(gate.value for gate in NEEDS_WAIVER)
         return [
-            PendingApproval(summary, missing, _refusal(actor, summary.rollout)) for summary in _summaries(actor, rows)
+            PendingApproval(summary, missing, approval_refusal(actor, summary.rollout)) for summary in _summaries(actor, rows)
         ]
 
 
@@ -150,13 +170,14 @@ def _summary(actor: Actor, rollout: Rollout, *, frozen: bool) -> RolloutSummary:
 
 def _permits(actor: Actor, rollout: Rollout, command: Command) -> bool:
     if command is Command.APPROVE:
-        return not _refusal(actor, rollout)
+        return not approval_refusal(actor, rollout)
     if command is Command.SUPERSEDE:
         return actor.may(Permission.ROLLOUTS_WRITE) and not actor.is_platform
     return actor.may(Permission.ROLLOUTS_WRITE) or actor.may(Permission.PLATFORM_ROLLOUTS)
 
 
-def _refusal(actor: Actor, rollout: Rollout) -> str:
+def approval_refusal(actor: Actor, rollout: Rollout) -> str:
+    """Say why the actor may not approve this rollout; empty where it may."""
     if not (actor.may(Permission.ROLLOUTS_APPROVE) or actor.may(Permission.PLATFORM_ROLLOUTS)):
         return "An owner of the tenant approves, or who runs the platform."
     if actor.user is None:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from controlplane.rollouts import commands
 from controlplane.rollouts.freezing import is_frozen
+from controlplane.rollouts.gates import NEEDS_WAIVER
 from controlplane.rollouts.models import Rollout
 from controlplane.rollouts.observation import observe
 from controlplane.rollouts.services import rows
@@ -70,7 +71,7 @@ def approve_rollout(
         expected_revision: what the actor has seen.
         digest: the candidate's digest, as seen.
         step: the index of the step that was judged, as seen.
-        waivers: for each gate of :data:`~controlplane.rollouts.commands.NOT_RUN`, why it may be done without.
+        waivers: for each gate of :data:`~controlplane.rollouts.gates.NEEDS_WAIVER`, why it may be done without.
 
     Raises:
         Forbidden: the actor may not approve rollouts, or made this one.
@@ -87,7 +88,7 @@ def approve_rollout(
     reasons = {
         gate: one_line(why, field=f"waivers.{gate}", max_chars=REASON_MAX_CHARS)
         for gate, why in waivers.items()
-        if gate in commands.NOT_RUN and why.strip()
+        if gate in NEEDS_WAIVER and why.strip()
     }
     seen = observe(rollout_id)
     with acting_as(actor):

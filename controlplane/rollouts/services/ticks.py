@@ -53,11 +53,11 @@ def advance(*, rollout_id: str, revision: int) -> RolloutState | None:
     return RolloutState(rows.committed(rollout).state)
 
 
-def note_stumble(*, rollout_id: str, revision: int, stumble: str) -> None:
+def note_stumble(*, rollout_id: str, stumble: str) -> None:
     """Keep on the rollout why its step failed, for people to see; the next one that does not fail takes it away."""
     with acting_as(_MACHINE):
-        same = Rollout.objects.filter(pk=rollout_id, revision=revision)
-        same.update(stumble=stumble.replace("\0", "\ufffd")[:_STUMBLE_MAX_CHARS])
+        text = stumble.replace("\0", "\ufffd")[:_STUMBLE_MAX_CHARS]
+        Rollout.objects.filter(pk=rollout_id).update(stumble=text)
 
 
 def _note(rollout: Rollout, **changed: object) -> None:
