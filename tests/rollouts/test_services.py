@@ -26,12 +26,14 @@ from controlplane.deployments.services import Changes
 from controlplane.notifications.models import Announcement, Delivery
 from controlplane.registry.lifecycle import InUse, delete_version
 from controlplane.rollouts import selectors, services
+from controlplane.rollouts.plan import JudgeSettings
 from controlplane.rollouts.states import Command
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.replica import ReplicaState
 from tenants.actor import acting_as, key_actor, member_actor, system_actor
+from tenants.audit import verify_chain
 from tenants.errors import Conflict, Forbidden, Invalid, NotFound
-from tenants.models import AuditEvent
+from tenants.models import AuditEvent, AuditHead
 from tenants.roles import Scope
 from tenants.services import issue_key
 
@@ -333,13 +335,16 @@ def test_people_are_told_of_what_concerns_them(world, personas, bob, alice):
 
 
 def test_the_chain_of_the_audit_vouches_for_what_was_judged(world, bob):
-    rollout = walk(begun(world, bob), "awaiting_approval")
+    odd = JudgeSettings(accept_unproven=True, stop_alpha=1e-6, ttft_limit=1.1000000000000003)
+    rollout = walk(begun(world, bob, plan=msgspec.structs.replace(quick_plan(), judge=odd)), "awaiting_approval")
     (event,) = [event for event in journal(rollout) if event.new == "awaiting_approval"]
     assert (event.evidence["outcome"], event.evidence["words"]) == ("pass", "Because the test says so.")
     assert event.evidence["plan"] == rollout.plan
     assert event.evidence["memory"].startswith("Preflight passed.")
     sealed = hashlib.sha256(msgspec.json.encode(event.evidence, order="deterministic")).hexdigest()
     assert audits("rollout.advance")[-1].after["evidence_sha256"] == sealed
+    with acting_as(PLATFORM):
+        assert list(verify_chain(AuditHead.objects.get(tenant=world.deployment.tenant))) == []
 
 
 def test_lists_show_the_newest_first_with_what_each_waits_for(world, personas, bob, alice, root):
