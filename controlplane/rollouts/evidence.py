@@ -25,7 +25,7 @@ MAX_BUCKETS = 500
 _READER = system_actor("rollouts")
 _TRAFFIC_SPAN = timedelta(days=1)
 _LEAST_SPAN = timedelta(minutes=1)
-_CODES = Codes(
+CODES = Codes(
     callers=tuple(code.code for code, fault in FAULTS.items() if fault is Fault.CALLER),
     breaks=tuple(code.code for code, fault in FAULTS.items() if fault is not Fault.CALLER),
 )
@@ -69,7 +69,7 @@ def samples(*, deployment_id: str, since: datetime, until: datetime | None = Non
                 since=since,
                 until=until,
                 limit=MAX_SAMPLES,
-                codes=_CODES,
+                codes=CODES,
             )
         )
         for arm in (STABLE, CANDIDATE)
@@ -79,7 +79,7 @@ def samples(*, deployment_id: str, since: datetime, until: datetime | None = Non
 
 def _sample(row: ArmRequest) -> Sample:
     phases = row.phases
-    cut_by_us = row.outcome == Outcome.ABORTED and row.error_code in _CODES.breaks
+    cut_by_us = row.outcome == Outcome.ABORTED and row.error_code in CODES.breaks
     failed = row.outcome in (Outcome.FAILED, Outcome.REFUSED) or cut_by_us
     left = row.outcome == Outcome.ABORTED and not failed
     preemptions, kv_blocks = phases.get("preemptions"), phases.get("kv_blocks")
@@ -129,7 +129,7 @@ def arm_series(*, deployment_id: str, since: datetime, until: datetime, buckets:
     width = (until - since) / buckets
     lines = {arm: [Point(since + index * width) for index in range(buckets)] for arm in (STABLE, CANDIDATE)}
     for line in arm_selectors.arm_buckets(
-        actor=_READER, deployment_id=deployment_id, since=since, until=until, buckets=buckets, codes=_CODES
+        actor=_READER, deployment_id=deployment_id, since=since, until=until, buckets=buckets, codes=CODES
     ):
         if line.arm in lines:
             lines[line.arm][line.index] = _point(line, since + line.index * width)
@@ -152,7 +152,7 @@ def traffic_per_minute(*, deployment_id: str, now: datetime | None = None) -> fl
     """Return the requests a minute that say something of a version: of the last day, or since the first one of it."""
     now = now or timezone.now()
     count, first_at = arm_selectors.counted_since(
-        actor=_READER, deployment_id=deployment_id, since=now - _TRAFFIC_SPAN, codes=_CODES
+        actor=_READER, deployment_id=deployment_id, since=now - _TRAFFIC_SPAN, codes=CODES
     )
     if first_at is None:
         return 0.0
