@@ -18,6 +18,7 @@ from controlplane.notifications.models import Delivery
 from controlplane.registry.lifecycle import set_alias
 from controlplane.registry.parts import FilePlan
 from controlplane.registry.uploads import begin_upload
+from controlplane.rollouts.services import create_rollout
 from tenants import services
 from tenants.actor import acting_as, member_actor
 from tenants.roles import Role, Scope
@@ -39,6 +40,9 @@ def build(personas: Personas) -> dict[str, str]:
     services.playground_key(actor=alice)
     version = make_version(personas.acme)
     deployment = deploy(personas.acme, version=version)
+    rollout = create_rollout(
+        actor=alice, deployment_id=deploy(personas.acme, name="moving").id, candidate_version_id=version.id
+    )
     set_alias(actor=alice, model_id=version.model_id, name="stable", version_id=version.id)
     files = [FilePlan("config.json", 1_000)]
     upload = begin_upload(actor=alice, model=version.model.name, files=files, store=NoBytes())  # type: ignore[arg-type]
@@ -66,6 +70,7 @@ def build(personas: Personas) -> dict[str, str]:
         "deployment_id": deployment.id,
         "request_id": request.request_id,
         "job_id": job_id,
+        "rollout_id": rollout.id,
         "webhook_id": webhook.id,
         "message_id": told.id,
         "acme_key": issued.text,
