@@ -39,13 +39,15 @@ class Outcome(StrEnum):
 class Phases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where the time of an attempt went, and what it took beside tokens. None: whoever would know did not say.
 
-    The gateway knows ``auth_ms`` (arrival to a known key), ``admission_ms`` (limits held) and ``cold_ms`` (the wait for
-    a READY replica). The replica knows the wait in the engine's queue by its cause: ``own_budget_ms`` (the tenant's own
-    cap), ``fair_share_ms`` (others' turns), ``memory_ms`` (no blocks, or no slot, for anybody); then ``prefill_ms``
-    (admission to the first token) and ``decode_ms`` (first token to the end), ``preempted_ms`` of these two spent
-    preempted; ``preemptions``; the most ``kv_blocks`` held at a time; and ``batch_rows``, the mean number of sequences
-    in the steps that computed this one. Its five times add up to the request's time in the engine; ``queue_ms`` of the
-    replica's record is the first three. (A request is one sequence: more choices than one are refused.)
+    The gateway knows ``auth_ms`` (arrival to a known key), ``admission_ms`` (from there to limits held, the caller's
+    sending of the body included, so that no time lies between) and ``cold_ms`` (the wait for a READY replica, its slow
+    start included; of a second attempt its own). The replica knows the wait in the engine's queue by its cause:
+    ``own_budget_ms`` (the tenant's own cap), ``fair_share_ms`` (others' turns), ``memory_ms`` (no blocks, or no slot,
+    for anybody); then ``prefill_ms`` (admission to the first token) and ``decode_ms`` (first token to the end),
+    ``preempted_ms`` of these two spent preempted; ``preemptions``; the most ``kv_blocks`` held at a time; and
+    ``batch_rows``, the mean number of sequences in the steps that computed this one. Its five times add up to the
+    request's time in the engine; ``queue_ms`` of the replica's record is the first three. (A request is one sequence:
+    more choices than one are refused.)
     """
 
     auth_ms: int | None = None

@@ -68,12 +68,14 @@ def test_a_billed_stream_leaves_admit_progress_and_final_and_meters_every_event(
     worker: WorkerProcess, request_id: str
 ) -> None:
     with worker.trusted_client() as client:
-        answer = client.post("/v1/completions", json=body(stream=True), headers=from_gateway(request_id))
+        fields = from_gateway(request_id, **{headers.FORCED: "1"})
+        answer = client.post("/v1/completions", json=body(stream=True), headers=fields)
     assert answer.headers[headers.PUBLIC_REQUEST_ID] == request_id
     counts = meter(answer.text)
     assert [count[0] for count in counts] == sorted(count[0] for count in counts)
     records = worker.wait_records(request_id, RecordKind.FINAL)
     check_life(records)
+    assert all(record.forced for record in records)
     assert len(records) >= 2 + 3  # 100 tokens at 32 a record
     final = records[-1]
     assert (final.completion_tokens, final.prompt_tokens, final.cached_tokens) == counts[-1]
