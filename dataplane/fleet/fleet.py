@@ -255,7 +255,7 @@ class Fleet:
             replica.wake(cause, self._starts.answered(replica.assignment, Tier.ASLEEP, time.monotonic()))
 
     def _shares_of(self, assignment: Assignment, catalog: Catalog) -> dict[str, Share]:
-        """Return the shares on one replica: each version has them whole, as one arm can have all of a tenant's calls."""
+        """Return the shares on one replica. Each version has them whole: one arm can have all of a tenant's calls."""
         others = [n for a, n in self._plan.wanted.items() if a.deployment_id == assignment.deployment_id]
         count = self._plan.wanted.get(assignment, max(others))  # one that is outdated serves in the place of others
         return shares.split(catalog.deployments[assignment.deployment_id].grants, count)

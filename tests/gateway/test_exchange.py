@@ -175,6 +175,16 @@ async def test_an_attempt_that_is_cut_is_recorded_as_aborted_and_why(cause, code
     assert [(record.outcome, record.error_code) for record in spool] == [(Outcome.ABORTED, code)]
 
 
+async def test_a_seat_at_once_is_no_wait_and_what_the_key_and_the_limits_took_is_kept() -> None:
+    spool = Spooled()
+    running = exchange(Release(), spool)
+    for waited_s in (0.0, 2.0):
+        with running.attempt() as attempt:
+            attempt.found_s = attempt.started_s + waited_s
+            attempt.finished()
+    assert [record.phases for record in spool] == [Phases(1, 2, cold_ms) for cold_ms in (0, 2000)]
+
+
 async def test_a_record_that_cannot_be_kept_does_not_break_the_answer() -> None:
     running = exchange(Release(), Full())
     with running.attempt() as attempt:

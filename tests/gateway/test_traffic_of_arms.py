@@ -260,12 +260,10 @@ async def test_each_record_says_how_long_the_key_the_limits_and_the_wait_for_a_r
         await g.post()
         waited, in_vain, at_once = [record.phases for record in await g.records(3)]
         for phases in (waited, in_vain, at_once):
-            assert phases.auth_ms >= 0
-            assert phases.admission_ms >= 0
+            assert min(phases.auth_ms, phases.admission_ms, phases.cold_ms) >= 0
             assert phases.prefill_ms is None, "that is for the replica to say"
         assert waited.cold_ms >= 50
         assert in_vain.cold_ms >= 50
-        assert at_once.cold_ms < waited.cold_ms
 
 
 async def test_the_weights_of_the_catalog_in_force_are_shown(world: World, home) -> None:
