@@ -1,4 +1,4 @@
-"""The things that the routes of the matrix are asked about: one of each kind, all of them acme's.
+"""The things that routes are asked about: one of each kind, acme's or another tenant's.
 
 Whoever adds a route with an argument adds the thing here, under the name of the argument.
 """
@@ -21,6 +21,7 @@ from controlplane.registry.uploads import begin_upload
 from controlplane.rollouts.services import create_rollout
 from tenants import services
 from tenants.actor import acting_as, member_actor
+from tenants.models import Tenant, User
 from tenants.roles import Role, Scope
 
 
@@ -32,32 +33,38 @@ class NoBytes:
 
 
 def build(personas: Personas) -> dict[str, str]:
-    """Make the things and return them by the names of URL arguments; besides, the keys' texts."""
-    alice, mallory = member_actor(personas.alice, "acme"), member_actor(personas.mallory, "evil")
-    issued = services.issue_key(actor=alice, name="of acme", scopes=list(Scope))
-    evil = services.issue_key(actor=mallory, name="of evil", scopes=list(Scope))
-    invited = services.invite_member(actor=alice, email="dave@acme.example", role=Role.VIEWER)
-    services.playground_key(actor=alice)
-    version = make_version(personas.acme)
-    deployment = deploy(personas.acme, version=version)
-    rollout = create_rollout(
-        actor=alice, deployment_id=deploy(personas.acme, name="moving").id, candidate_version_id=version.id
-    )
-    set_alias(actor=alice, model_id=version.model_id, name="stable", version_id=version.id)
-    files = [FilePlan("config.json", 1_000)]
-    upload = begin_upload(actor=alice, model=version.model.name, files=files, store=NoBytes())  # type: ignore[arg-type]
+    """Make acme's things and return them by the names of URL arguments; besides, the texts of both tenants' keys."""
+    evil = services.issue_key(actor=member_actor(personas.mallory, "evil"), name="of evil", scopes=list(Scope))
+    acme = things(personas.acme, personas.alice)
     job_id = dead_job()
-    request = Life(personas.acme.id, key_id=issued.key.id, deployment_id=deployment.id)
+    return acme | {"user_id": personas.carol.id, "job_id": job_id, "acme_key": acme["key"], "evil_key": evil.text}
+
+
+def things(tenant: Tenant, owner: User) -> dict[str, str]:
+    """Make one thing of each kind that belongs to a tenant; return them by the names of URL arguments."""
+    slug, actor = tenant.slug, member_actor(owner, tenant.slug)
+    issued = services.issue_key(actor=actor, name=f"of {slug}", scopes=list(Scope))
+    invited = services.invite_member(actor=actor, email=f"dave@{slug}.example", role=Role.VIEWER)
+    services.playground_key(actor=actor)
+    version = make_version(tenant)
+    deployment = deploy(tenant, version=version)
+    rollout = create_rollout(
+        actor=actor, deployment_id=deploy(tenant, name="moving").id, candidate_version_id=version.id
+    )
+    set_alias(actor=actor, model_id=version.model_id, name="stable", version_id=version.id)
+    files = [FilePlan("config.json", 1_000)]
+    upload = begin_upload(actor=actor, model=version.model.name, files=files, store=NoBytes())  # type: ignore[arg-type]
+    request = Life(tenant.id, key_id=issued.key.id, deployment_id=deployment.id)
     ingest(actor=PLATFORM, records=request.whole())
-    webhook = hook(personas.alice, "https://hooks.example/pagoda")
-    told = tell(personas.acme)
+    webhook = hook(owner, f"https://hooks.{slug}.example/pagoda", slug=slug)
+    told = tell(tenant)
     with acting_as(PLATFORM):
         Delivery.objects.update(next_at=timezone.now() + timedelta(hours=1))  # it failed, and waits
     return {
-        "tenant": "acme",
-        "slug": "acme",
+        "tenant": slug,
+        "slug": slug,
+        "key": issued.text,
         "key_id": issued.key.id,
-        "user_id": personas.carol.id,
         "invitation_id": invited.invitation.id,
         "token": invited.token,
         "model_id": version.model_id,
@@ -69,12 +76,9 @@ def build(personas: Personas) -> dict[str, str]:
         "number": "1",
         "deployment_id": deployment.id,
         "request_id": request.request_id,
-        "job_id": job_id,
         "rollout_id": rollout.id,
         "webhook_id": webhook.id,
         "message_id": told.id,
-        "acme_key": issued.text,
-        "evil_key": evil.text,
     }
 
 
