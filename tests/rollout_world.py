@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import count
 
 import msgspec
@@ -11,7 +12,7 @@ from domain import PLATFORM, deploy, make_version
 from controlplane.deployments.fleet import report_replicas
 from controlplane.deployments.models import Deployment, DeploymentArm
 from controlplane.registry.models import ModelVersion
-from controlplane.rollouts import services
+from controlplane.rollouts import observation, services
 from controlplane.rollouts.models import Rollout, RolloutEvent
 from controlplane.rollouts.plan import JudgeSettings, Plan, Step
 from controlplane.rollouts.states import RolloutState
@@ -50,9 +51,8 @@ class World:
     report_numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def install(self, monkeypatch) -> "World":
-        """Let the machine hear what this world says."""
-        from controlplane.rollouts import observation
-
+        """Let the machine hear what this world says, and believe its fleet however slow the tests are."""
+        monkeypatch.setattr(observation, "HEARD_WITHIN", timedelta(hours=1))
         monkeypatch.setattr(observation, "judged", lambda rollout, view: (self.judgement, self.samples))
         monkeypatch.setattr(observation, "planned", lambda rollout: self.fit)
         return self

@@ -20,7 +20,7 @@ from tenants.actor import acting_as, system_actor
 from tenants.models import OutboxEvent
 from tenants.outbox import Topic
 
-HEARD_WITHIN = timedelta(seconds=10)
+HEARD_WITHIN = timedelta(seconds=15)
 """A fleet reports each second: what one said before that long is not known any more."""
 _WATCHER = system_actor("rollouts")
 

@@ -92,7 +92,7 @@ def test_a_candidate_gets_no_traffic_before_a_living_fleet_says_that_it_is_ready
 
 def fall_silent() -> None:
     with acting_as(PLATFORM):
-        FleetNode.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
+        FleetNode.objects.update(seen_at=timezone.now() - timedelta(hours=2))
 
 
 @pytest.mark.parametrize("lose", [fall_silent, lambda: None], ids=["silence", "a report"])
