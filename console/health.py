@@ -78,15 +78,16 @@ def jobs(found: Pulse) -> list[Part]:
         else Part(late, LOOK, f"{found.late:,} due for over a minute.", found.late_since, "Start a worker, or more."),
         Part(dead, WELL, "None.")
         if not found.dead
-        else Part(
-            dead, LOOK, f"{found.dead:,} failed for good.", found.dead_since, "Read why on Jobs, then retry."
-        ),
+        else Part(dead, LOOK, f"{found.dead:,} failed for good.", found.dead_since, "Read why on Jobs, then retry."),
     ]
 
 
 def publishing(found: Publishing, now: datetime) -> Part:
     """Tell how far gateways and fleet may be behind what was committed."""
-    since, number = found.waiting_since, f"Catalog {found.number:,} is the latest"
+    since, number = (
+        found.waiting_since,
+        f"Catalog {found.number:,} is the latest" if found.number else "None is made yet",
+    )
     if since is None or now - since <= PUBLISHER_GRACE:
         return Part("Publisher", WELL, f"{number}; {found.waiting:,} changes wait.")
     words = f"{number}; {found.waiting:,} changes wait, the oldest for {_seconds(now - since)}."
@@ -158,7 +159,7 @@ def _records(found: Arrivals) -> Part:
 
 
 def _open(found: Arrivals, now: datetime) -> Part:
-    name, words = "Requests not settled", f"{found.open_requests:,} requests."
+    name, words = "Requests not settled", f"{found.open_requests:,} run, or their records are on the way."
     if found.oldest_open_at is None or now - found.oldest_open_at <= SILENT_GRACE:
         return Part(name, WELL, words, found.oldest_open_at)
     return Part(

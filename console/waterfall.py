@@ -44,7 +44,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """The picture. ``total_ms`` is from the call's arrival to its end, at least, where parts of it are unknown."""
+    """The picture. ``total_ms`` is from the call's arrival to its end; ``is_whole`` says that none of it is missing.
+
+    ``has_gaps`` where something of it was not measured.
+    """
 
     steps: tuple[Step, ...]
     spans: tuple[Span, ...]
@@ -52,6 +55,7 @@ class Waterfall:
     height: int
     ticks: tuple[int, ...]
     is_whole: bool
+    has_gaps: bool
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
@@ -82,9 +86,9 @@ def waterfall(measured: Measured) -> Waterfall:
     """Lay a request out."""
     parts = _parts(measured)
     told = sum(part.took_ms or 0 for part in parts)
-    before = sum(took or 0 for took in (measured.phases.auth_ms, measured.phases.admission_ms, *measured.earlier_ms))
-    total = max(told, before + (measured.duration_ms or 0))
-    is_whole = measured.duration_ms is not None and all(part.took_ms is not None for part in parts)
+    outer = measured.phases.auth_ms, measured.phases.admission_ms, *measured.earlier_ms, measured.duration_ms
+    total = max(told, sum(took or 0 for took in outer))
+    has_gaps = any(part.took_ms is None for part in parts)
     if total > told:
         parts.append(
             _Part("Not told apart", "The rest of the whole: no part said where it went.", total - told, UNTOLD)
@@ -99,7 +103,9 @@ def waterfall(measured: Measured) -> Waterfall:
         spans += _spans(part, row, at=at, total=total)
         is_known = is_known and part.took_ms is not None
         at += part.took_ms or 0
-    return Waterfall(tuple(steps), tuple(spans), total, ROW * len(parts), (0, total // 2, total), is_whole)
+    return Waterfall(
+        tuple(steps), tuple(spans), total, ROW * len(parts), (0, total // 2, total), None not in outer, has_gaps
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +133,9 @@ def _parts(measured: Measured) -> list[_Part]:
     return [
         *parts,
         _Part("Handover", "To the replica: the body, the template, the tokenizer.", _handover_ms(measured), PASSING),
-        _Part("Queue: own budget", "The tenant’s own cap of KV memory was full.", phases.own_budget_ms, WAITING),
-        _Part("Queue: fair share", "It was others’ turn.", phases.fair_share_ms, WAITING),
-        _Part("Queue: memory", "There was no free KV memory for anybody.", phases.memory_ms, WAITING),
+        _Part("Own budget", "In the queue: the tenant’s own cap of KV memory was full.", phases.own_budget_ms, WAITING),
+        _Part("Fair share", "In the queue: it was others’ turn.", phases.fair_share_ms, WAITING),
+        _Part("Full memory", "In the queue: nobody could have KV memory.", phases.memory_ms, WAITING),
         _Part("Prefill", "The prompt was read, up to the first token.", phases.prefill_ms, COMPUTING),
         _Part("Decode", "The answer was written, token by token.", *decoded),
         _Part("Delivery", "From the last token to the end of the answer.", _delivery_ms(measured), PASSING),
@@ -167,6 +173,6 @@ def _spans(part: _Part, row: int, *, at: int, total: int) -> list[Span]:
     bar = Span(round(x, 3), y, round(width, 3), _BAR, part.series, f"{part.name}: {part.took_ms:,} ms")
     if not part.stopped_ms:
         return [bar]
-    still = min(width, 100 * part.stopped_ms / total)
+    still = min(width, max(_LEAST_WIDTH, 100 * part.stopped_ms / total))
     title = f"Preempted: {part.stopped_ms:,} ms of it; when is not recorded"
     return [bar, Span(round(x + width - still, 3), y + _BAR / 2, round(still, 3), _BAR / 2, WAITING, title)]

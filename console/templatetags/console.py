@@ -8,7 +8,9 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from console import rollout_words
 from console.idle import span
+from controlplane.rollouts.states import RolloutState
 from tenants.roles import Scope
 
 register = template.Library()
@@ -44,6 +46,7 @@ _STATE_TONES = {
     "open": "info busy",
     "aborted": "warn",
     "refused": "warn",
+    "redispatched": "warn",
     "failed": "bad",
     "stopped": "bad",
     "revoked": "bad",
@@ -56,7 +59,13 @@ _STATE_TONES = {
     "waiting": "info busy",
     "delivered": "good",
 }
-_OUTCOMES = {"stop": "Finished", "length": "Token limit", "aborted": "Stopped"}
+_OUTCOMES = {
+    "open": "Running",
+    "stop": "Finished",
+    "length": "Token limit",
+    "aborted": "Stopped",
+    "redispatched": "Begun anew",
+}
 """How a request ended, where the wire's word says little to a reader."""
 _TIERS = {"asleep": "asleep", "warm": "warm", "disk": "on disk", "store": "in store"}
 _ORIGINS = {"asleep": "from sleep", "warm": "from warm", "disk": "from disk", "store": "from store"}
@@ -165,6 +174,18 @@ def origin(name: str) -> str:
 def words(state: str) -> str:
     """A state or an outcome as words: ``warm_idle`` is ``Warm idle``."""
     return _OUTCOMES.get(state) or state.replace("_", " ").capitalize()
+
+
+@register.filter
+def rollout_state(state: str) -> str:
+    """A state of a rollout as people call it."""
+    return rollout_words.STATES[RolloutState(state)][0]
+
+
+@register.filter
+def rollout_tone(state: str) -> str:
+    """The classes of its badge."""
+    return rollout_words.STATES[RolloutState(state)][1]
 
 
 @register.filter

@@ -19,6 +19,7 @@ from tenants.actor import Actor
 from tenants.roles import Permission
 
 ANY = ""
+_DONE_ROWS = 5
 
 
 @require_GET
@@ -37,6 +38,7 @@ def index(request: HttpRequest, actor: Actor) -> HttpResponse:
     context = {
         "counts": {state.value: number for state, number in counts.items()},
         "dead": selectors.list_jobs(actor=actor, state=JobState.DEAD, kind=kind),
+        "done": selectors.list_jobs(actor=actor, state=JobState.DONE, kind=kind, limit=_DONE_ROWS),
         "num_late": sum(standing(job, now) == "late" for job in waiting),
         "lines": [(job, standing(job, now)) for job in (*running, *waiting)],
         "beats": [(beat, late_s(beat, now)) for beat in beats if kind in (None, beat.kind)],

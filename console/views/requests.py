@@ -29,8 +29,8 @@ from tenants.errors import NotFound
 from tenants.roles import Permission
 
 RANGES = {
-    "1h": ("1 hour", timedelta(hours=1)),
-    "24h": ("24 hours", timedelta(hours=24)),
+    "1h": ("1 h", timedelta(hours=1)),
+    "24h": ("24 h", timedelta(hours=24)),
     "7d": ("7 days", timedelta(days=7)),
     "30d": ("30 days", timedelta(days=30)),
     "all": ("All", None),
@@ -46,6 +46,8 @@ ARMS = {STABLE: "Stable", CANDIDATE: "Candidate", PREVIOUS: "Previous"}
 PLAYGROUND = "Playground"
 _PAGE_ROWS = 50
 _ID_CHARS = 40
+_LOOKUP_CHARS = 8
+"""The end of a key's prefix, by which two of one name are told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def _choices(names: Names) -> dict[str, tuple[str, dict[str, str]]]:
     found: dict[str, tuple[str, dict[str, str]]] = {
         "deployment": ("Every deployment", {pk: _named(each) for pk, each in names.deployments.items()}),
         "version": ("Every version", {pk: names.version(pk) for pk in names.versions}),
-        "key": ("Every key", {pk: f"{name} {prefix}".strip() for pk, (name, prefix) in names.keys.items()}),
+        "key": ("Every key", {pk: f"{name} {prefix[-_LOOKUP_CHARS:]}" for pk, (name, prefix) in names.keys.items()}),
         "arm": ("Every arm", dict(ARMS)),
         "outcome": ("Every outcome", dict(ENDINGS)),
     }

@@ -88,7 +88,9 @@ def _steps(actor: Actor, model: str) -> list[Step]:
             bool(requests),
             "Make the first call",
             f"Seen: {requests[0].request_id}." if requests else "Run the code below. This step ticks itself.",
-            "Or try the playground",
-            reverse("console:playground", args=[slug]),
+            "See where its time went" if requests else "Or try the playground",
+            reverse("console:request", args=[slug, requests[0].request_id])
+            if requests
+            else reverse("console:playground", args=[slug]),
         ),
     ]

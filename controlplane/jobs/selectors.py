@@ -56,7 +56,7 @@ def list_jobs(*, actor: Actor, state: JobState | None = None, kind: str | None =
     exact = {"state": state.value if state else None, "kind": kind}
     with reading_as(actor):
         jobs = Job.objects.filter(**{name: value for name, value in exact.items() if value is not None})
-        return list(jobs.select_related("tenant").order_by("-created_at")[:limit])
+        return list(jobs.select_related("tenant").order_by("-pk")[:limit])  # ids sort by the time they were minted
 
 
 def get_job(*, actor: Actor, job_id: str) -> Job:

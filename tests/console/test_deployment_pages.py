@@ -1,3 +1,4 @@
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -217,6 +218,7 @@ def test_a_finished_checklist_asks_no_more(alice, busy):
     text = page(alice, "/t/acme/start")
     assert "All done" in text
     assert "Seen: req_" in text
+    assert re.search(r'href="/t/acme/requests/req_\w+">See where its time went', text)
     assert "data-poll" not in text
 
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from console_world import fill, num_queries, page
+from console_world import FRAME_QUERIES, fill, num_queries, page
 from django.urls import reverse
 from domain import PLATFORM, deploy
 
@@ -13,8 +13,6 @@ from tenants.services import issue_key
 from tenants.services.quotas import set_tenant_quota
 from tenants.services.tenancy import suspend_tenant
 
-FRAME_QUERIES = 4
-"""Session, person, place, places: what every page of a member asks."""
 PAGE_QUERIES = {
     "/t/acme/": 8,
     "/t/acme/start": 7,
@@ -23,6 +21,7 @@ PAGE_QUERIES = {
     "/t/acme/deployments/new": 4,
     "/t/acme/deployments/{deployment}": 8,
     "/t/acme/deployments/{deployment}?tab=replicas": 5,
+    "/t/acme/deployments/{deployment}?tab=rollouts": 6,
     "/t/acme/deployments/{deployment}?tab=requests": 7,
     "/t/acme/deployments/{deployment}?tab=events": 6,
     "/t/acme/deployments/{deployment}/settings": 3,
@@ -96,8 +95,11 @@ def test_what_a_tenant_wrote_is_text_and_never_markup(alice, personas):
 @pytest.mark.parametrize(
     ("name", "entries"),
     [
-        ("alice", "Home, Get started, Playground, Models, Deployments, Requests, API keys, Usage, Members, Audit"),
-        ("carol", "Home, Playground, Models, Deployments, Requests, API keys, Usage, Members"),
+        (
+            "alice",
+            "Home, Get started, Playground, Models, Deployments, Rollouts, Approvals, Requests, API keys, Webhooks, Usage, Members, Audit",
+        ),
+        ("carol", "Home, Playground, Models, Deployments, Rollouts, Requests, API keys, Usage, Members"),
         ("bill", "Home, Usage, Members"),
     ],
 )

@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
 import pytest
-from console_world import fill, num_queries, page, report_node
+from console_world import PLATFORM_FRAME_QUERIES, fill, num_queries, page, report_node
 from domain import PLATFORM
 from spool_records import Life
 
@@ -52,14 +52,14 @@ def test_the_fleet_misses_no_replica_that_rests_is_spare_tries_a_version_or_has_
         ("/platform/budgets", 5),
         ("/platform/warm-pool", 4),
         ("/platform/prices", 2),
-        ("/platform/jobs", 6),
+        ("/platform/jobs", 7),
         ("/platform/requests", 5),
         ("/platform/audit", 4),
         ("/platform/health", 8),
     ],
 )
 def test_a_page_of_the_platform_asks_at_most_eight_times(url, queries, root, busy, answering):
-    assert num_queries(root, url) == 3 + queries  # session, person, places
+    assert num_queries(root, url) == PLATFORM_FRAME_QUERIES + queries
     assert queries <= 8
 
 

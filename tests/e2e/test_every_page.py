@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import openai
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import DESKTOP, PHONE, Visitor
 from people import make_key, set_limits
 from photographs import shoot
 from playwright.sync_api import Page, expect
+from running_stack import RunningStack
 
 USER_PAGES = (
     "/t/acme/", "/t/acme/start", "/t/acme/start?lang=python", "/t/acme/playground", "/t/acme/models",
@@ -25,7 +27,7 @@ DEPLOYMENT_TABS = ("", "?tab=replicas", "?tab=requests", "?tab=events", "/settin
 ADMIN_PAGES = (
     "/platform/fleet", "/platform/budgets", "/platform/warm-pool", "/platform/tenants",
     "/platform/tenants/acme/limits", "/platform/tenants/acme/suspend", "/platform/prices", "/platform/jobs",
-    "/platform/audit",
+    "/platform/audit", "/platform/audit?tenant=acme&who=nobody", "/platform/health", "/platform/requests",
 )  # fmt: skip
 PHONE_WIDTHS = (320, 390)
 
@@ -52,11 +54,15 @@ def every_page(visitor: Visitor, **options: object) -> Iterator[Page]:
         tabs = [
             *(f"{version}{tab}" for tab in VERSION_TABS), *(f"{deployment}{tab}" for tab in DEPLOYMENT_TABS)
         ]  # fmt: skip
-        for url in (model, *tabs, *keys):
+        page.goto("/t/acme/requests?range=all")
+        request = page.get_by_role("cell").get_by_role("link").first.get_attribute("href")
+        for url in (model, *tabs, *keys, request):
             page.goto(url)
             yield page
     with visitor.window("admin", **options) as page:
-        for url in ADMIN_PAGES:
+        page.goto("/platform/jobs")
+        job = page.get_by_role("cell").get_by_role("link").first.get_attribute("href")
+        for url in (*ADMIN_PAGES, job):
             page.goto(url)
             yield page
     visitor.problems[:] = [problem for problem in visitor.problems if "/nowhere: Failed to load" not in problem]
@@ -72,9 +78,11 @@ class Survey:
 
 
 @pytest.fixture(scope="module")
-def survey(visitors: Visitor) -> Survey:
+def survey(visitors: Visitor, product: RunningStack) -> Survey:
     """Every page, looked at once: axe in both themes, and the width of phones."""
     found = Survey()
+    client = openai.OpenAI(base_url=product.details["gateway_url"], api_key=product.details["api_key"])
+    client.completions.create(model=product.details["model"], prompt="Hello", max_tokens=1)
     for page in every_page(visitors):
         found.num_pages += 1
         for theme, faults in found.faults.items():

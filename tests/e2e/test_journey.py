@@ -5,7 +5,7 @@ import re
 import openai
 import pytest
 from people import make_key, set_limits
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, Page, expect
 from running_stack import wait_for
 
 ASK = [{"role": "user", "content": "Say hello."}]
@@ -37,11 +37,19 @@ def test_a_key_made_in_the_console_calls_the_model_and_the_request_shows_up(visi
         assert "".join(part.choices[0].text for part in parts if part.choices)
 
         page.goto("/t/acme/usage?range=24h&by=key")
-        row = page.get_by_role("row").filter(has_text=chat.headers["x-request-id"])
-        expect(row).to_contain_text("journey")
-        expect(row).to_contain_text("Finished" if answer.choices[0].finish_reason == "stop" else "Token limit")
         total = page.locator("section", has_text="By key").get_by_role("row").filter(has_text="journey")
         expect(total.first.get_by_role("cell").nth(1)).to_have_text("4")
+        page.get_by_role("navigation").get_by_role("link", name="Requests").click()
+        row = request_row(page, chat.headers["x-request-id"])
+        expect(row).to_contain_text("Finished" if answer.choices[0].finish_reason == "stop" else "Token limit")
+        row.get_by_role("link").click()
+        expect(page.get_by_role("heading", name="Where the time went")).to_be_visible()
+        expect(page.get_by_text(re.compile(r"from arrival to end"))).to_be_visible()
+        expect(page.locator("dd", has_text="journey")).to_be_visible()
+
+
+def request_row(page: Page, request_id: str) -> Locator:
+    return page.get_by_role("row").filter(has=page.locator(f"a[href$='{request_id}']"))
 
 
 def test_a_wrong_key_is_a_401_and_a_wrong_model_a_404_that_names_the_right_ones(client_of, product):
@@ -94,8 +102,8 @@ def test_tokens_appear_in_the_playground_with_who_made_them(visitor, product):
         expect(page.locator("#version")).to_have_text(f"{product.details['model']} v1")
         expect(page.locator("#replica")).to_have_text(re.compile("^rep_"))
         request_id = page.locator("#request-id").inner_text()
-        page.goto("/t/acme/usage?range=24h")
-        expect(page.get_by_role("row").filter(has_text=request_id)).to_contain_text("Playground")
+        page.goto("/t/acme/requests")
+        expect(request_row(page, request_id)).to_contain_text("Playground")
 
 
 def test_a_refusal_is_shown_in_the_playground(visitor):

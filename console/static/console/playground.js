@@ -152,7 +152,9 @@ class Playground {
 
   showWho({ request_id, version_id, replica_id, is_refused }) {
     this.isRefused = is_refused;
-    $("#request-id").textContent = request_id;
+    const link = $("#request-id");
+    link.textContent = request_id;
+    link.href = link.dataset.find + request_id;
     $("#version").textContent = this.versions[version_id] || version_id || "–";
     $("#replica").textContent = replica_id || "–";
   }
