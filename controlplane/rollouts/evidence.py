@@ -22,6 +22,8 @@ from tenants.actor import system_actor
 from tenants.chain import Json
 
 MAX_BUCKETS = 500
+WATCHED_SAMPLES = 2_500
+"""How many of the latest requests of each arm a watch for stops needs: it is asked every other second."""
 _READER = system_actor("rollouts")
 _TRAFFIC_SPAN = timedelta(days=1)
 _LEAST_SPAN = timedelta(minutes=1)
@@ -32,7 +34,7 @@ CODES = Codes(
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """The samples of both arms over the same time, the latest ``MAX_SAMPLES`` of each."""
+    """The samples of both arms over the same time, the latest first."""
 
     stable: tuple[Sample, ...]
     candidate: tuple[Sample, ...]
@@ -53,8 +55,8 @@ class Samples(msgspec.Struct, frozen=True):
         return min(len(self.candidate), int(stable_part * step.min_samples))
 
 
-def samples(*, deployment_id: str, since: datetime, until: datetime | None = None) -> Samples:
-    """Return the settled requests of a deployment's arms that began in a span of time.
+def samples(*, deployment_id: str, since: datetime, until: datetime | None = None, limit: int = MAX_SAMPLES) -> Samples:
+    """Return the settled requests of a deployment's arms that began in a span of time, the latest ``limit`` of each.
 
     Those whose caller chose the arm do not count: they say nothing of how callers fare. Nor do those that failed by
     their caller's fault.
@@ -68,7 +70,7 @@ def samples(*, deployment_id: str, since: datetime, until: datetime | None = Non
                 arm=arm,
                 since=since,
                 until=until,
-                limit=MAX_SAMPLES,
+                limit=limit,
                 codes=CODES,
             )
         )

@@ -12,6 +12,7 @@ from django.utils import timezone
 from controlplane.deployments.models import Deployment, ReplicaRow
 from controlplane.rollouts import evidence, side_by_side
 from controlplane.rollouts.models import Rollout
+from controlplane.rollouts.plan import MAX_SAMPLES
 from controlplane.rollouts.states import RolloutState
 from controlplane.rollouts.view import Fit, Judgement, Observation, View, arms_of, has_weight
 from dataplane.contracts import arms, catalog
@@ -60,8 +61,9 @@ def judged(rollout: Rollout, view: View) -> tuple[Judgement | None, int]:
     A look at all gates spends some of what the judge may err; the watch for stops, at every other tick, does not.
     """
     since, settings = view.step_started_at or view.entered_at, view.plan.judge
-    found = evidence.samples(deployment_id=rollout.deployment_id, since=since)
     looks = view.state is RolloutState.JUDGE
+    limit = MAX_SAMPLES if looks else max(evidence.WATCHED_SAMPLES, view.here.min_samples)
+    found = evidence.samples(deployment_id=rollout.deployment_id, since=since, limit=limit)
     judgement = found.judge(settings, view.looks + 1) if looks else found.watch(settings)
     return judgement, found.count(view.here, settings)
 

@@ -97,11 +97,10 @@ def test_a_request_whose_replica_said_nothing_of_its_phases_is_a_sample_all_the_
     assert (sample.tpot_ms, sample.kv_blocks, sample.preemptions, sample.batch_rows) == (None, None, None, None)
 
 
-def test_only_the_latest_of_an_arm_are_read(personas, monkeypatch):
-    monkeypatch.setattr(evidence, "MAX_SAMPLES", 2)
+def test_only_the_latest_of_an_arm_are_read(personas):
     for at_s in (1, 3, 2):
         serve(personas.acme, at_s=at_s)
-    assert [sample.at_ms - AT_MS for sample in seen().candidate] == [3000, 2000]
+    assert [sample.at_ms - AT_MS for sample in seen(limit=2).candidate] == [3000, 2000]
 
 
 def test_everything_is_read_by_the_index_of_the_deployment(personas):
