@@ -7,7 +7,8 @@ from urllib.parse import urljoin
 from django.http import HttpRequest
 from django.urls import reverse
 
-from tenants.actor import Actor
+from console.in_flight import num_waiting
+from tenants.actor import Actor, platform_actor
 from tenants.roles import Permission
 from tenants.selectors import memberships
 
@@ -19,19 +20,23 @@ THEMES = {AUTO: "Auto", "light": "Light", "dark": "Dark"}
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One entry of the navigation."""
+    """One entry of the navigation; ``waiting`` is how many things on its page wait for whoever sees it."""
 
     label: str
     url: str
     current: bool
+    waiting: int = 0
 
 
+_APPROVALS, _ALL_APPROVALS = "console:approvals", "console:platform-approvals"
 _TENANT_ITEMS = (
     ("Home", "console:home", Permission.TENANT_READ),
     ("Get started", "console:start", Permission.KEYS_WRITE),
     ("Playground", "console:playground", Permission.PLAYGROUND_USE),
     ("Models", "console:models", Permission.MODELS_READ),
     ("Deployments", "console:deployments", Permission.DEPLOYMENTS_READ),
+    ("Rollouts", "console:rollouts", Permission.ROLLOUTS_READ),
+    ("Approvals", _APPROVALS, Permission.ROLLOUTS_APPROVE),
     ("Requests", "console:requests", Permission.REQUESTS_READ),
     ("API keys", "console:keys", Permission.KEYS_READ),
     ("Webhooks", "console:webhooks", Permission.WEBHOOKS_READ),
@@ -46,6 +51,8 @@ _PLATFORM_ITEMS = (
     ("Fleet", "console:fleet"),
     ("KV budgets", "console:budgets"),
     ("Warm pool", "console:warm-pool"),
+    ("Rollouts", "console:platform-rollouts"),
+    ("Approvals", _ALL_APPROVALS),
     ("Requests", "console:platform-requests"),
     ("Tenants", "console:tenants"),
     ("Prices", "console:prices"),
@@ -74,7 +81,12 @@ def _tenant_items(request: HttpRequest, actor: Actor) -> list[Item]:
         return []
     slug = actor.tenant.slug
     return [
-        Item(label, url, _is_current(request, url, *_BELOW.get(name, ()), exact=name == "console:home"))
+        Item(
+            label,
+            url,
+            _is_current(request, url, *_BELOW.get(name, ()), exact=name == "console:home"),
+            num_waiting(request, actor) if name == _APPROVALS else 0,
+        )
         for label, name, permission in _TENANT_ITEMS
         if actor.may(permission)
         for url in [reverse(name, args=[slug])]
@@ -83,7 +95,13 @@ def _tenant_items(request: HttpRequest, actor: Actor) -> list[Item]:
 
 def _platform_items(request: HttpRequest) -> list[Item]:
     return [
-        Item(label, reverse(name), _is_current(request, reverse(name), exact=False)) for label, name in _PLATFORM_ITEMS
+        Item(
+            label,
+            reverse(name),
+            _is_current(request, reverse(name), exact=False),
+            num_waiting(request, platform_actor(request.user)) if name == _ALL_APPROVALS else 0,  # type: ignore[arg-type]  # signed in
+        )
+        for label, name in _PLATFORM_ITEMS
     ]
 
 

@@ -12,15 +12,25 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from console import charts, idle, journal
 from console.access import member_page
-from console.views import requests
+from console.views import requests, rollouts
+from console.views.versions import named
 from controlplane.deployments import selectors, services
 from controlplane.metering import selectors as metering
+from dataplane.contracts.catalog import CANDIDATE, PREVIOUS, STABLE
 from dataplane.contracts.replica import ReplicaState
 from tenants.actor import Actor
 from tenants.errors import Invalid, NotFound
 from tenants.roles import Permission
 
-TABS = {"overview": "Overview", "replicas": "Replicas", "requests": "Requests", "events": "Events"}
+_ARM_SERIES = {STABLE: 2, CANDIDATE: 1, PREVIOUS: 3}
+"""Colours: an arm has the same one on every page."""
+TABS = {
+    "overview": "Overview",
+    "replicas": "Replicas",
+    "rollouts": "Rollouts",
+    "requests": "Requests",
+    "events": "Events",
+}
 _GUEST_TABS = ("overview", "requests")
 _ROWS = 25
 _TRAFFIC = timedelta(hours=24)
@@ -107,6 +117,8 @@ def _tab_context(request: HttpRequest, actor: Actor, summary: selectors.Deployme
         return {"events": [(event, *told(event, summary.name)) for event in events]}
     if not summary.is_own:
         return {}
+    if tab == "rollouts":
+        return rollouts.of_deployment(actor, deployment_id)
     if tab == "replicas":
         replicas = selectors.list_replicas(actor=actor, deployment_id=deployment_id)
         living = [each for each in replicas if each.row.state != ReplicaState.STOPPED]
@@ -121,10 +133,17 @@ def _tab_context(request: HttpRequest, actor: Actor, summary: selectors.Deployme
         "meter": charts.meter([("In use", pool.used_tokens), ("Cached", pool.cached_tokens)], pool.total_tokens)
         if pool.total_tokens
         else None,
+        "weights": weights(summary) if len(summary.arms) > 1 else None,
         "costs": selectors.list_restart_costs(actor=actor).get(deployment_id),
         "idle_words": idle.idle_words(summary.deployment.idle),
         "schedules": [idle.schedule_words(window) for window in summary.deployment.keep_warm],
     }
+
+
+def weights(summary: selectors.DeploymentSummary) -> charts.Meter:
+    """Return which part of the traffic each arm takes, the stable one first."""
+    parts = [(f"{arm.name.capitalize()} {named(arm.version)}", arm.weight) for arm in summary.arms]
+    return charts.meter(parts, 100, series=[_ARM_SERIES[arm.name] for arm in summary.arms])
 
 
 def told(event: selectors.DeploymentEvent, name: str) -> tuple[str, list[journal.Change]]:

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET
 
 from console import charts
 from console.access import member_page
+from console.in_flight import in_flight
 from controlplane.deployments import selectors as deployments
 from controlplane.deployments.selectors import Standing
 from controlplane.metering import selectors as metering
@@ -75,6 +76,7 @@ def home(request: HttpRequest, actor: Actor) -> HttpResponse:
         "errors": None
         if errors is None
         else [(row, names.get(row.deployment_id, row.deployment_id), "") for row in errors],
+        "in_flight": in_flight(request, actor) if actor.may(Permission.ROLLOUTS_READ) else (),
         "has_called": has_called,
         "chart": charts.bars([(hour.label, hour.requests) for hour in day]) if day else None,
         "may_start": actor.may(Permission.KEYS_WRITE),

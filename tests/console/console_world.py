@@ -27,6 +27,10 @@ LOAD = EngineLoad(
     block_size=16, num_preemptions=3, prefix_cache_queries_tokens=0, prefix_cache_hits_tokens=0, prompt_tokens=0,
     generation_tokens=0,
 )  # fmt: skip
+FRAME_QUERIES = 5
+"""Session, person, place, places, what waits for an approval: what every page of an owner asks."""
+PLATFORM_FRAME_QUERIES = 4
+"""The same without a place."""
 _HOUSEKEEPING = re.compile(r"SAVEPOINT|set_config")
 
 

@@ -13,7 +13,7 @@ SCRIPTS = sorted((ROOT / "static" / "console").glob("*.js"))
 KB = 1024
 
 
-OF_A_PAGE = (["app.js", "playground.js"], ["app.js", "upload.js", "upload-worker.js"])
+OF_A_PAGE = (["app.js", "playground.js"], ["app.js", "upload.js", "upload-worker.js"], ["app.js", "rollout.js"])
 """The scripts that a page loads."""
 
 

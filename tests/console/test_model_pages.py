@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from console_world import num_queries, page
+from console_world import FRAME_QUERIES, num_queries, page
 from django.test import Client
 from django.utils import timezone
 from domain import PLATFORM, deploy, make_version
@@ -14,7 +14,6 @@ from controlplane.registry.selectors import list_aliases
 from tenants.actor import acting_as, member_actor
 from tenants.models import Tenant
 
-FRAME_QUERIES = 4
 MOST_QUERIES = 8
 
 

@@ -97,7 +97,8 @@ def test_what_a_tenant_wrote_is_text_and_never_markup(alice, personas):
     [
         (
             "alice",
-            "Home, Get started, Playground, Models, Deployments, Rollouts, Approvals, Requests, API keys, Webhooks, Usage, Members, Audit",
+            "Home, Get started, Playground, Models, Deployments, Rollouts, Approvals, Requests, API keys, Webhooks, "
+            "Usage, Members, Audit",
         ),
         ("carol", "Home, Playground, Models, Deployments, Rollouts, Requests, API keys, Usage, Members"),
         ("bill", "Home, Usage, Members"),

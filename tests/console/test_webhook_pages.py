@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from console_world import num_queries, page
+from console_world import FRAME_QUERIES, num_queries, page
 from django.test import Client
 from telling import deliver, hook, tell
 from webhook_receiver import receiving
@@ -120,8 +120,8 @@ def test_what_happened_is_shown_with_who_is_told_even_where_no_mail_is_sent(alic
 def test_pages_ask_the_database_as_often_for_much_as_for_little(alice, personas):
     webhook = hook(personas.alice, "https://hooks.example/in")
     for _ in range(2):
-        assert num_queries(alice, "/t/acme/webhooks") == 4 + 2
-        assert num_queries(alice, f"/t/acme/webhooks/{webhook.id}") == 4 + 2
+        assert num_queries(alice, "/t/acme/webhooks") == FRAME_QUERIES + 2
+        assert num_queries(alice, f"/t/acme/webhooks/{webhook.id}") == FRAME_QUERIES + 2
         for _ in range(3):
             tell(personas.acme, people=[personas.bob])
 

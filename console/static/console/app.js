@@ -70,9 +70,14 @@ document.addEventListener("htmx:beforeSwap", ({ detail }) => {
 });
 
 document.addEventListener("htmx:afterSwap", ({ detail: { target: part } }) => {
-  if (!kept) { ($("[aria-invalid=true]") ?? $("#main"))?.focus(); return; }
+  if (!kept) { if (part.id === "main") ($("[aria-invalid=true]") ?? $("[autofocus]") ?? $("#main"))?.focus(); return; }
   all(FOCUSABLE, part).find((each) => likeness(each) === kept.focused)?.focus({ preventScroll: true });
   all(STATEFUL, part).forEach((each, index) => Object.assign(each, kept.states[index]));
+});
+
+// What is said aloud is said once, however often the page asks.
+document.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
+  if (detail.target.textContent === detail.fragment.textContent) detail.shouldSwap = false;
 });
 
 // --- Notices: what failed behind the page, with the id that our log knows it by
