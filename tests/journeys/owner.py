@@ -15,19 +15,33 @@ _TIMEOUT_S = 60.0
 _CHUNK_BYTES = 64 * 1024
 
 
+class Person:
+    """Somebody who signs in, and calls the API as a browser's page would."""
+
+    def __init__(self, console_url: str, email: str, password: str) -> None:
+        self._client = httpx.Client(base_url=console_url, timeout=_TIMEOUT_S, trust_env=False)
+        self._client.get("/account/login/").raise_for_status()
+        form = {"login": email, "password": password, "csrfmiddlewaretoken": self._client.cookies["pagoda_csrf"]}
+        self._client.post("/account/login/", data=form)
+
+    def __enter__(self) -> "Person":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.close()
+
+    def do(self, method: str, path: str, **body: Any) -> Any:
+        """Make one call that goes well, and return what it answers."""
+        crumbs = {"X-CSRFToken": self._client.cookies["pagoda_csrf"]}
+        answer = self._client.request(method, f"/api/v1/{path}", json=body or None, headers=crumbs)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+
 def make_key(details: dict[str, str], scopes: list[str]) -> str:
     """Sign in as the tenant's owner, make a key by the API, and return its text."""
-    with httpx.Client(base_url=details["console_url"], timeout=_TIMEOUT_S, trust_env=False) as person:
-        person.get("/account/login/").raise_for_status()
-        form = {"login": details["user_email"], "password": details["user_password"]}
-        person.post("/account/login/", data={**form, "csrfmiddlewaretoken": person.cookies["pagoda_csrf"]})
-        made = person.post(
-            "/api/v1/keys",
-            json={"name": "journey", "scopes": scopes},
-            headers={"X-CSRFToken": person.cookies["pagoda_csrf"]},
-        )
-        assert made.status_code == httpx.codes.CREATED, made.text
-        return str(made.json()["text"])
+    with Person(details["console_url"], details["user_email"], details["user_password"]) as person:
+        return str(person.do("POST", "keys", name="journey", scopes=scopes)["text"])
 
 
 class Owner:
@@ -186,3 +200,22 @@ class Deployment:
         """Return what starts took."""
         found: list[dict[str, Any]] = self._owner.get(f"{self._path}/costs")["data"]
         return found
+
+
+def follow_the_checklist(owner: Owner, version_id: str) -> dict[str, Any]:
+    """Read the version until it is ready; from one look to the next no line goes back."""
+    order = ["pending", "running", "passed"]
+    seen = dict[str, str]()
+
+    def ready() -> dict[str, Any] | None:
+        version: dict[str, Any] = owner.get(f"versions/{version_id}")
+        for check in version["checks"]:
+            now, before = check["state"], seen.get(check["name"], "pending")
+            assert now in order[order.index(before) :], f"was {before}: {check}"
+            seen[check["name"]] = now
+        return version if version["state"] == "ready" else None
+
+    version: dict[str, Any] = wait_for(ready, "a validated version", deadline_s=300)
+    assert seen
+    assert set(seen.values()) == {"passed"}
+    return version

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from applications import Applications, Heard
 from object_store import BUCKET, ObjectStore
-from owner import BadLine, Deployment, Owner, Upload
+from owner import BadLine, Deployment, Owner, Upload, follow_the_checklist
 from running_stack import MODEL_DIR, RunningStack, wait_for
 
 CUTS = 10
@@ -77,25 +77,6 @@ def upload_over_a_bad_line(owner: Owner, bucket: ObjectStore, model: str, folder
     assert line.cuts == CUTS
     assert upload.sends.total() <= len(upload.sends) + line.cuts, "more than one part was sent again for a cut"
     return upload.version_id
-
-
-def follow_the_checklist(owner: Owner, version_id: str) -> dict[str, Any]:
-    """Read the version until it is ready; from one look to the next no line goes back."""
-    order = ["pending", "running", "passed"]
-    seen = dict[str, str]()
-
-    def ready() -> dict[str, Any] | None:
-        version: dict[str, Any] = owner.get(f"versions/{version_id}")
-        for check in version["checks"]:
-            now, before = check["state"], seen.get(check["name"], "pending")
-            assert now in order[order.index(before) :], f"was {before}: {check}"
-            seen[check["name"]] = now
-        return version if version["state"] == "ready" else None
-
-    version: dict[str, Any] = wait_for(ready, "a validated version", deadline_s=300)
-    assert seen
-    assert set(seen.values()) == {"passed"}
-    return version
 
 
 def digests_of(version: dict[str, Any]) -> dict[str, str]:
