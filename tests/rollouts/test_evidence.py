@@ -6,14 +6,18 @@ import msgspec
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from machine_views import view
 from spool_records import AT_MS, Life
 
 from controlplane.metering import arm_selectors, services
 from controlplane.rollouts import evidence
 from controlplane.rollouts.gates import Outcome as Verdict
 from controlplane.rollouts.gates import judge
+from controlplane.rollouts.models import Rollout
+from controlplane.rollouts.observation import judged
 from controlplane.rollouts.plan import DEFAULT_PLAN, JudgeSettings, Step
 from controlplane.rollouts.samples import Sample
+from controlplane.rollouts.states import RolloutState
 from dataplane.contracts.usage import Outcome, Phases
 from tenants.actor import acting_as, member_actor, system_actor
 from tenants.errors import Forbidden
@@ -23,15 +27,19 @@ BEGAN = datetime.fromtimestamp(AT_MS / 1000, UTC)
 SERVED = Phases(decode_ms=900, kv_blocks=4, preemptions=1, batch_rows=2.5)
 
 
-def serve(tenant, *, arm="candidate", at_s=0.0, outcome=Outcome.STOP, tokens=10, forced=False, **closed: object) -> str:
-    """Have one request of ``dep_1`` settle; what ``closed`` says is the gateway's word."""
+def served(tenant, *, arm="candidate", at_s=0.0, outcome=Outcome.STOP, tokens=10, forced=False, **closed: object):
+    """The records of one request of ``dep_1``; what ``closed`` says is the gateway's word."""
     life = Life(tenant.id, arm=arm, at_ms=AT_MS + round(at_s * 1000), forced=forced, cached_tokens=2)
     usual = {"phases": Phases(cold_ms=closed.pop("cold_ms", 3)), "ttft_ms": 80}
     records = [life.closed(tokens, outcome, **(usual | closed))]
     if outcome is not Outcome.REFUSED:
         records += [life.admit(), life.final(tokens, outcome, phases=SERVED)]
-    services.ingest(actor=PLATFORM, records=records)
-    return life.request_id
+    return records
+
+
+def serve(tenant, **request: object) -> None:
+    """Have one request settle."""
+    services.ingest(actor=PLATFORM, records=served(tenant, **request))
 
 
 def seen(since: datetime = BEGAN, **span: object) -> evidence.Samples:
@@ -159,6 +167,23 @@ def test_traffic_is_that_of_the_last_day_or_since_there_is_any(personas):
     assert evidence.traffic_per_minute(deployment_id="dep_1", now=now) == pytest.approx(0.4)
     later = now + timedelta(hours=24) - timedelta(minutes=6)  # the first four minutes are a day ago
     assert evidence.traffic_per_minute(deployment_id="dep_1", now=later) == pytest.approx(1 / 1439, rel=0.01)
+
+
+def test_a_tick_hears_of_a_stop_at_once_and_of_the_gates_only_when_it_looks(personas):
+    rollout = Rollout(deployment_id="dep_1")
+    both = [served(personas.acme, at_s=number, arm=arm) for number in range(12) for arm in ("stable", "candidate")]
+    services.ingest(actor=PLATFORM, records=[record for records in both for record in records])
+    watched, samples = judged(rollout, view(RolloutState.BAKE, step_started_at=BEGAN))
+    assert (watched.outcome, watched.verdicts, samples) == (Verdict.INCONCLUSIVE, (), 0), "the stable arm has too few"
+    looked, _ = judged(rollout, view(RolloutState.JUDGE, step_started_at=BEGAN))
+    assert (looked.outcome, len(looked.verdicts)) == (Verdict.INCONCLUSIVE, 10)
+    broken = {"outcome": Outcome.FAILED, "error_code": "logits_not_finite", "tokens": 0}
+    later = [served(personas.acme, at_s=20 + number, **broken) for number in range(12)]
+    later += [served(personas.evil, at_s=20, arm="stable") for _ in range(200)]
+    services.ingest(actor=PLATFORM, records=[record for records in later for record in records])
+    stopped, _ = judged(rollout, view(RolloutState.PAUSED, paused_from=RolloutState.BAKE, step_started_at=BEGAN))
+    assert stopped.outcome is Verdict.HARD_STOP
+    assert "12 of them among its first 24 requests" in stopped.words
 
 
 def test_reading_over_tenants_is_for_the_platform(personas):
