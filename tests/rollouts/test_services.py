@@ -51,7 +51,7 @@ def draft(world, actor, **more):
 
 
 def test_a_good_version_goes_through_every_step_is_approved_and_promoted(world, bob, alice):
-    rollout = walk(begun(world, bob), "awaiting_approval")
+    rollout = walk(begun(world, bob, plan=quick_plan(5, 50)), "awaiting_approval")
     assert rollout.state == "awaiting_approval"
     assert world.arms() == {"stable": ("old", 50, "ready"), "candidate": ("new", 50, "ready")}
     approve(alice, rollout)
@@ -133,7 +133,7 @@ def test_the_author_behind_a_key_is_the_person_who_made_the_key(world, alice, ro
 
 def test_an_approval_of_another_content_or_step_or_without_its_reasons_is_refused(world, bob, alice):
     rollout = walk(begun(world, bob), "awaiting_approval")
-    for changed in ({"digest": "0" * 64}, {"step": 0}, {"expected_revision": rollout.revision - 1}):
+    for changed in ({"digest": "0" * 64}, {"step": 1}, {"expected_revision": rollout.revision - 1}):
         with pytest.raises(Conflict):
             approve(alice, rollout, **changed)
     with pytest.raises(Invalid) as refused:
@@ -354,7 +354,7 @@ def test_lists_show_the_newest_first_with_what_each_waits_for(world, personas, b
     listed = selectors.list_rollouts(actor=bob, deployment_id=world.deployment.id)
     assert [item.rollout.id for item in listed] == [second.id, first.id]
     assert [item.rollout.id for item in selectors.list_rollouts(actor=root, live_only=True)] == [second.id]
-    assert (listed[0].weight, listed[0].waits_for.startswith("Bakes step 1 of 2 (5 %) until ")) == (5, True)
+    assert (listed[0].weight, listed[0].waits_for.startswith("Bakes step 1 of 1 (50 %) until ")) == (50, True)
     assert listed[0].commands == {Command.PAUSE, Command.ROLL_BACK, Command.SUPERSEDE}
     assert listed[1].commands == frozenset()
     carol = member_actor(personas.carol, "acme")
