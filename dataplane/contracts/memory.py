@@ -23,8 +23,8 @@ least; the rest is for the system, fragments, and on a device that was never mea
 
 _MIB, _GIB = 1024**2, 1024**3
 
-# Measured with torch 2.13 on x86 (tests/bench/memory.py measures them anew): a replica of a model of next to no
-# weights gives the first two, the difference to one of 49,152 tokens the third, its weights as bf16 the last.
+# Measured with torch 2.13 on x86 (make memory measures them anew): a replica of a model of next to no weights gives the
+# first two, the difference to one with 49,152 tokens the third, the weights of that in bf16 the last.
 _PROCESSES_HELD_BYTES = 204 * _MIB
 """Server, engine process and tokenizer child, without model and vocabulary, once they have answered."""
 _PROCESSES_MAPPED_BYTES = 103 * _MIB

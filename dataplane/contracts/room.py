@@ -101,7 +101,7 @@ def safe_batch(
     context_tokens: int,
     weights_bytes: int | None = None,
 ) -> Batch:
-    """Return how many requests of ``context_tokens`` a replica on ``device`` holds at once.
+    """Return how many requests of ``context_tokens`` a replica on ``device`` has the memory to hold at once.
 
     Args:
         config: the model's.
