@@ -25,10 +25,14 @@ WAIVERS = {"evals": "no suite of ours covers it", "shadow": "checked by hand"}
 
 def quick_plan(*weights: int, approval_at: int | None = None, **more: int) -> Plan:
     """Return a plan whose clocks have run out at once and which one sample satisfies."""
-    steps = tuple(Step(weight, 0, 1) for weight in weights or (50,))
+    steps = tuple(Step(weight, 0, 1) for weight in weights or (5, 50))
     times = {"ramp_s": 0, "bake_100_s": 0, "keep_previous_s": 3600} | more
     judge = JudgeSettings(accept_unproven=True)
     return Plan(steps=steps, approval_at=approval_at or steps[-1].weight, judge=judge, **times)
+
+
+ONE_STEP = quick_plan(50)
+"""For tests that look at the way and not at its steps."""
 
 
 class Said(msgspec.Struct, frozen=True):

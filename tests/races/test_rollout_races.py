@@ -7,7 +7,19 @@ from functools import partial
 import pytest
 from domain import PLATFORM
 from racing import MANY, at_once
-from rollout_world import World, approve, begun, change, journal, make_world, path, publish, quick_plan, stored, walk
+from rollout_world import (
+    ONE_STEP,
+    World,
+    approve,
+    begun,
+    change,
+    journal,
+    make_world,
+    path,
+    publish,
+    stored,
+    walk,
+)
 
 from controlplane.deployments.models import DeploymentArm
 from controlplane.deployments.services.arms import set_arms
@@ -79,7 +91,7 @@ def is_whole(world: World, rollout: Rollout) -> None:
 @pytest.mark.parametrize("many", MANY)
 def test_of_two_who_approve_abort_or_pause_what_both_have_seen_one_does(world, people, many):
     alice, bob, root = people
-    rollout = walk(begun(world, bob), "awaiting_approval")
+    rollout = walk(begun(world, bob, ONE_STEP), "awaiting_approval")
 
     def act(service: Callable[..., object], actor: Actor, seen: Rollout) -> Callable[[], object]:
         return partial(service, actor=actor, rollout_id=seen.id, expected_revision=seen.revision)
@@ -103,7 +115,7 @@ def test_of_two_who_approve_abort_or_pause_what_both_have_seen_one_does(world, p
 def test_of_a_start_and_an_abort_of_one_draft_one_is_done(world, people, many):
     _, bob, root = people
     rollout = services.create_rollout(
-        actor=bob, deployment_id=world.deployment.id, candidate_version_id=world.candidate.id, plan=quick_plan()
+        actor=bob, deployment_id=world.deployment.id, candidate_version_id=world.candidate.id, plan=ONE_STEP
     )
     for _ in range(many):
         seen = put_into(rollout, RolloutState.DRAFT, due_at=None)
@@ -118,7 +130,7 @@ def test_of_a_start_and_an_abort_of_one_draft_one_is_done(world, people, many):
 @pytest.mark.parametrize("many", MANY)
 def test_a_rollback_is_applied_whatever_it_races_with(world, people, many):
     alice, bob, root = people
-    rollout = walk(begun(world, bob), "awaiting_approval")
+    rollout = walk(begun(world, bob, ONE_STEP), "awaiting_approval")
     for number in range(many):
         seen = waiting(rollout)
         said = {"rollout_id": seen.id, "expected_revision": seen.revision}
@@ -127,7 +139,7 @@ def test_a_rollback_is_applied_whatever_it_races_with(world, people, many):
             partial(services.pause_rollout, actor=bob, **said),
             partial(services.roll_back, actor=bob, rollout_id=seen.id),
             partial(services.create_rollout, actor=bob, deployment_id=world.deployment.id,
-                    candidate_version_id=world.candidate.id, plan=quick_plan()),
+                    candidate_version_id=world.candidate.id, plan=ONE_STEP),
         ]  # fmt: skip
         answer, rival = race(partial(services.roll_back, actor=root, rollout_id=seen.id), rivals[number % 4])
         assert isinstance(answer, services.Rollback)
@@ -144,7 +156,7 @@ def test_a_rollback_is_applied_whatever_it_races_with(world, people, many):
 @pytest.mark.parametrize("many", FEW)
 def test_a_rollback_beats_the_promotion_that_it_races_with(world, people, many):
     alice, bob, root = people
-    rollout = approve(alice, walk(begun(world, bob), "awaiting_approval"))
+    rollout = approve(alice, walk(begun(world, bob, ONE_STEP), "awaiting_approval"))
     walk(rollout, "baking_100")
     for _ in range(many):
         seen = put_into(rollout, RolloutState.BAKING_100, due_at=rollout.created_at)
@@ -164,7 +176,7 @@ def test_a_rollback_beats_the_promotion_that_it_races_with(world, people, many):
 def test_of_many_rollouts_drafted_at_once_for_one_deployment_one_is_made(world, people, many):
     draft = partial(
         services.create_rollout,
-        actor=people[1], deployment_id=world.deployment.id, candidate_version_id=world.candidate.id, plan=quick_plan(),
+        actor=people[1], deployment_id=world.deployment.id, candidate_version_id=world.candidate.id, plan=ONE_STEP,
     )  # fmt: skip
     results = at_once(*[draft] * many)
     assert sum(isinstance(result, Rollout) for result in results) == 1
@@ -173,7 +185,7 @@ def test_of_many_rollouts_drafted_at_once_for_one_deployment_one_is_made(world, 
 
 def test_a_tick_that_is_delivered_ten_times_has_one_effect(world, people):
     _, bob, _ = people
-    rollout = begun(world, bob)
+    rollout = begun(world, bob, ONE_STEP)
     while stored(rollout).state != "bake":
         publish()
         seen = stored(rollout)
@@ -187,7 +199,7 @@ def test_a_tick_that_is_delivered_ten_times_has_one_effect(world, people):
 
 def test_a_job_that_is_delivered_ten_times_is_run_once(world, people):
     _, bob, _ = people
-    rollout = begun(world, bob)
+    rollout = begun(world, bob, ONE_STEP)
     with acting_as(PLATFORM):
         job = enqueue(kind="rollouts.tick", key="once", payload={})
     done = [result for result in at_once(*[partial(run_job, job.id)] * 10) if result is not None]
@@ -198,7 +210,7 @@ def test_a_job_that_is_delivered_ten_times_is_run_once(world, people):
 @pytest.mark.parametrize("many", FEW)
 def test_what_a_freeze_meets_is_done_before_it_or_refused(world, people, many):
     alice, bob, root = people
-    rollout = walk(begun(world, bob), "awaiting_approval")
+    rollout = walk(begun(world, bob, ONE_STEP), "awaiting_approval")
     for _ in range(many):
         seen = waiting(rollout)
         frozen, approved = race(

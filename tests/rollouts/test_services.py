@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from domain import PLATFORM, deploy, make_version
 from rollout_world import (
+    ONE_STEP,
     Said,
     approve,
     begun,
@@ -45,7 +46,7 @@ def audits(verb: str) -> list[AuditEvent]:
 
 def draft(world, actor, **more):
     said = {
-        "deployment_id": world.deployment.id, "candidate_version_id": world.candidate.id, "plan": quick_plan(),
+        "deployment_id": world.deployment.id, "candidate_version_id": world.candidate.id, "plan": ONE_STEP,
     }  # fmt: skip
     return services.create_rollout(actor=actor, **(said | more))
 
@@ -82,7 +83,7 @@ def test_a_draft_changes_nothing_for_callers(world, bob):
 
 
 def test_who_may_not_is_refused_and_strangers_find_nothing(world, personas, bob, root):
-    rollout = begun(world, bob)
+    rollout = begun(world, bob, ONE_STEP)
     carol, mallory = member_actor(personas.carol, "acme"), member_actor(personas.mallory, "evil")
     revision = {"rollout_id": rollout.id, "expected_revision": rollout.revision}
     for actor, refusal in ((carol, Forbidden), (mallory, NotFound)):
@@ -103,7 +104,7 @@ def test_who_may_not_is_refused_and_strangers_find_nothing(world, personas, bob,
 
 
 def test_an_approver_is_an_owner_or_runs_the_platform_and_is_never_the_author(world, personas, bob, alice, root):
-    rollout = walk(begun(world, alice), "awaiting_approval")
+    rollout = walk(begun(world, alice, ONE_STEP), "awaiting_approval")
     for actor in (alice, bob, system_actor("tests", personas.acme)):
         with pytest.raises(Forbidden):
             approve(actor, rollout)
@@ -122,7 +123,7 @@ def test_an_approver_is_an_owner_or_runs_the_platform_and_is_never_the_author(wo
 
 def test_the_author_behind_a_key_is_the_person_who_made_the_key(world, alice, root):
     key = issue_key(actor=alice, name="ci", scopes=[Scope.DEPLOYMENTS]).key
-    rollout = walk(begun(world, key_actor(key)), "awaiting_approval")
+    rollout = walk(begun(world, key_actor(key), ONE_STEP), "awaiting_approval")
     assert (rollout.author_kind, rollout.author_id, rollout.author_user_id) == ("key", key.id, alice.id)
     with pytest.raises(Forbidden):
         approve(alice, rollout)
@@ -132,7 +133,7 @@ def test_the_author_behind_a_key_is_the_person_who_made_the_key(world, alice, ro
 
 
 def test_an_approval_of_another_content_or_step_or_without_its_reasons_is_refused(world, bob, alice):
-    rollout = walk(begun(world, bob), "awaiting_approval")
+    rollout = walk(begun(world, bob, ONE_STEP), "awaiting_approval")
     for changed in ({"digest": "0" * 64}, {"step": 1}, {"expected_revision": rollout.revision - 1}):
         with pytest.raises(Conflict):
             approve(alice, rollout, **changed)
@@ -167,24 +168,24 @@ def test_what_cannot_be_the_candidate_is_refused_with_the_reason(world, personas
 
 
 def test_a_second_rollout_is_refused_unless_it_says_that_it_supersedes_the_first(world, personas, bob):
-    first = walk(begun(world, bob), "bake")
+    first = walk(begun(world, bob, ONE_STEP), "bake")
     with pytest.raises(Conflict, match=first.id):
         draft(world, bob)
     second = draft(world, bob, supersede=True)
     assert (stored(first).state, second.state) == ("superseded", "draft")
     assert world.arms() == {"stable": ("old", 100, "none")}
     assert journal(first)[-1].cause == "Superseded by another rollout of bob@acme.example."
-    rolling = begun(make_world(personas.acme, name="other"), bob)
+    rolling = begun(make_world(personas.acme, name="other"), bob, ONE_STEP)
     services.roll_back(actor=bob, rollout_id=rolling.id)
     with pytest.raises(Conflict, match="wait until its rollback has ended"):
         services.create_rollout(
             actor=bob, deployment_id=rolling.deployment_id, candidate_version_id=rolling.candidate_version_id,
-            plan=quick_plan(), supersede=True,
+            plan=ONE_STEP, supersede=True,
         )  # fmt: skip
 
 
 def test_a_paused_rollout_stays_where_it_is_until_it_is_resumed(world, bob):
-    rollout = walk(begun(world, bob), "bake")
+    rollout = walk(begun(world, bob, ONE_STEP), "bake")
     arms = world.arms()
     halted = services.pause_rollout(
         actor=bob, rollout_id=rollout.id, expected_revision=rollout.revision, reason="it rains"
@@ -203,7 +204,7 @@ def test_a_paused_rollout_stays_where_it_is_until_it_is_resumed(world, bob):
 
 
 def test_a_rollout_without_traffic_is_aborted(world, bob):
-    rollout = walk(begun(world, bob), "loading")
+    rollout = walk(begun(world, bob, ONE_STEP), "loading")
     assert world.arms() == {"stable": ("old", 100, "none"), "candidate": ("new", 0, "ready")}
     ended = services.abort_rollout(actor=bob, rollout_id=rollout.id, expected_revision=rollout.revision)
     assert (ended.state, ended.ended_at is not None) == ("aborted", True)
@@ -212,7 +213,7 @@ def test_a_rollout_without_traffic_is_aborted(world, bob):
 
 @pytest.mark.parametrize("where", ["preflight", "loading", "bake", "paused", "awaiting_approval", "baking_100"])
 def test_a_rollback_takes_all_traffic_away_wherever_the_rollout_is(world, bob, alice, where):
-    rollout = begun(world, bob)
+    rollout = begun(world, bob, ONE_STEP)
     if where == "paused":
         world.judgement = Said("inconclusive")
     if where == "baking_100":
@@ -230,11 +231,11 @@ def test_a_rollback_takes_all_traffic_away_wherever_the_rollout_is(world, bob, a
 
 
 def test_after_a_promotion_a_rollback_wakes_the_version_before_then_swaps(world, bob, alice, root):
-    rollout = walk(begun(world, bob), "awaiting_approval")
+    rollout = walk(begun(world, bob, ONE_STEP), "awaiting_approval")
     approve(alice, rollout)
     walk(rollout, "promoted")
     further = services.create_rollout(
-        actor=bob, deployment_id=world.deployment.id, candidate_version_id=world.stable.id, plan=quick_plan()
+        actor=bob, deployment_id=world.deployment.id, candidate_version_id=world.stable.id, plan=ONE_STEP
     )
     world.report(ReplicaState.READY, stable=ReplicaState.ASLEEP)
     assert services.roll_back(actor=root, rollout_id=rollout.id).applied
@@ -257,11 +258,11 @@ def test_a_promotion_that_is_too_old_or_was_followed_by_another_start_is_not_tak
 
 
 def test_the_start_of_the_next_rollout_lets_the_version_before_go(world, bob, alice):
-    first = walk(begun(world, bob), "awaiting_approval")
+    first = walk(begun(world, bob, ONE_STEP), "awaiting_approval")
     approve(alice, first)
     walk(first, "promoted")
     second = services.create_rollout(
-        actor=bob, deployment_id=world.deployment.id, candidate_version_id=world.stable.id, plan=quick_plan()
+        actor=bob, deployment_id=world.deployment.id, candidate_version_id=world.stable.id, plan=ONE_STEP
     )
     assert "previous" in world.arms()
     services.start_rollout(actor=bob, rollout_id=second.id, expected_revision=1)
@@ -292,7 +293,7 @@ def test_a_deployment_and_a_version_in_a_rollout_are_left_alone_and_the_rollout_
 def test_a_freeze_stops_what_leads_forward_and_no_rollback(world, personas, bob, alice, root):
     with pytest.raises(Forbidden):
         services.freeze_rollouts(actor=alice, reason="mine")
-    rollout = walk(begun(world, bob), "bake")
+    rollout = walk(begun(world, bob, ONE_STEP), "bake")
     services.freeze_rollouts(actor=root, reason="the holidays")
     with pytest.raises(Conflict, match="the holidays"):
         services.freeze_rollouts(actor=root, reason="again")
@@ -314,7 +315,7 @@ def test_a_freeze_stops_what_leads_forward_and_no_rollback(world, personas, bob,
 
 
 def test_people_are_told_of_what_concerns_them(world, personas, bob, alice):
-    rollout = walk(begun(world, bob), "awaiting_approval")
+    rollout = walk(begun(world, bob, ONE_STEP), "awaiting_approval")
     approve(alice, rollout)
     walk(rollout, "promoted")
     with acting_as(PLATFORM):
@@ -336,7 +337,7 @@ def test_people_are_told_of_what_concerns_them(world, personas, bob, alice):
 
 def test_the_chain_of_the_audit_vouches_for_what_was_judged(world, bob):
     odd = JudgeSettings(accept_unproven=True, stop_alpha=1e-6, ttft_limit=1.1000000000000003)
-    rollout = walk(begun(world, bob, plan=msgspec.structs.replace(quick_plan(), judge=odd)), "awaiting_approval")
+    rollout = walk(begun(world, bob, plan=msgspec.structs.replace(ONE_STEP, judge=odd)), "awaiting_approval")
     (event,) = [event for event in journal(rollout) if event.new == "awaiting_approval"]
     assert (event.evidence["outcome"], event.evidence["words"]) == ("pass", "Because the test says so.")
     assert event.evidence["plan"] == rollout.plan
@@ -350,7 +351,7 @@ def test_the_chain_of_the_audit_vouches_for_what_was_judged(world, bob):
 def test_lists_show_the_newest_first_with_what_each_waits_for(world, personas, bob, alice, root):
     first = draft(world, bob)
     services.abort_rollout(actor=bob, rollout_id=first.id, expected_revision=1)
-    second = walk(begun(world, bob), "bake")
+    second = walk(begun(world, bob, ONE_STEP), "bake")
     listed = selectors.list_rollouts(actor=bob, deployment_id=world.deployment.id)
     assert [item.rollout.id for item in listed] == [second.id, first.id]
     assert [item.rollout.id for item in selectors.list_rollouts(actor=root, live_only=True)] == [second.id]

@@ -10,6 +10,7 @@ from django.db import connections
 from django.utils import timezone
 from domain import PLATFORM
 from rollout_world import (
+    ONE_STEP,
     Said,
     World,
     approve,
@@ -53,7 +54,7 @@ def tick() -> JobState | None:
 
 
 def test_a_tick_moves_every_rollout_and_one_that_stumbles_holds_up_no_other(world, personas, bob, monkeypatch):
-    first, second = begun(world, bob), begun(make_world(personas.acme, name="other"), bob)
+    first, second = begun(world, bob, ONE_STEP), begun(make_world(personas.acme, name="other"), bob, ONE_STEP)
     observe = ticks.observe
 
     def stumble(rollout_id: str):
@@ -72,14 +73,14 @@ def test_a_tick_moves_every_rollout_and_one_that_stumbles_holds_up_no_other(worl
 
 
 def test_a_weight_counts_when_the_data_plane_has_heard_of_it(world, bob):
-    rollout = walk(begun(world, bob), "ramp")
+    rollout = walk(begun(world, bob, ONE_STEP), "ramp")
     assert services.advance(rollout_id=rollout.id, revision=rollout.revision) is None
     publish()
     assert services.advance(rollout_id=rollout.id, revision=rollout.revision) == "bake"
 
 
 def test_a_candidate_gets_no_traffic_before_a_living_fleet_says_that_it_is_ready(world, bob):
-    rollout = begun(world, bob)
+    rollout = begun(world, bob, ONE_STEP)
     for state in (None, ReplicaState.LOADING, ReplicaState.WARMING, ReplicaState.ASLEEP):
         world.report(state)
         assert walk(rollout).state == "loading"
@@ -97,7 +98,7 @@ def fall_silent() -> None:
 
 @pytest.mark.parametrize("lose", [fall_silent, lambda: None], ids=["silence", "a report"])
 def test_a_candidate_that_is_lost_under_traffic_is_rolled_back_with_the_reason(world, bob, lose):
-    rollout = walk(begun(world, bob), "bake")
+    rollout = walk(begun(world, bob, ONE_STEP), "bake")
     world.judgement, world.samples = Said("inconclusive"), 0
     world.report(ReplicaState.READY if lose is fall_silent else ReplicaState.COLD)
     lose()
@@ -113,7 +114,7 @@ def test_a_candidate_that_is_lost_under_traffic_is_rolled_back_with_the_reason(w
 
 
 def test_a_candidate_that_comes_back_in_time_goes_on(world, bob):
-    rollout = walk(begun(world, bob), "bake")
+    rollout = walk(begun(world, bob, ONE_STEP), "bake")
     world.samples = 0
     world.report(ReplicaState.DRAINING)
     assert step(rollout) is None
@@ -123,7 +124,7 @@ def test_a_candidate_that_comes_back_in_time_goes_on(world, bob):
 
 
 def test_a_candidate_that_does_not_start_is_given_up_with_what_the_fleet_says(world, bob):
-    rollout = walk(begun(world, bob), "loading")
+    rollout = walk(begun(world, bob, ONE_STEP), "loading")
     world.report(ReplicaState.COLD, restarts=3)
     assert walk(rollout, "rolled_back").reason == "The candidate failed to start 3 times. a bad file"
     assert world.arms() == {"stable": ("old", 100, "none")}
@@ -131,7 +132,7 @@ def test_a_candidate_that_does_not_start_is_given_up_with_what_the_fleet_says(wo
 
 def test_a_plan_that_does_not_fit_the_memory_ends_before_anything_is_loaded(world, bob):
     world.fit = Said("refused", "7 GiB are missing.")
-    rollout = walk(begun(world, bob))
+    rollout = walk(begun(world, bob, ONE_STEP))
     assert (rollout.state, rollout.reason) == ("aborted", "Preflight refused: 7 GiB are missing.")
     assert world.arms() == {"stable": ("old", 100, "none")}
 
@@ -140,7 +141,7 @@ def test_a_plan_that_does_not_fit_the_memory_ends_before_anything_is_loaded(worl
     "where", ["ramp", "bake", "judge", "inconclusive", "awaiting_approval", "paused", "promoting", "baking_100"]
 )
 def test_a_hard_stop_takes_all_traffic_away_wherever_there_is_some(world, bob, alice, where):
-    rollout = begun(world, bob)
+    rollout = begun(world, bob, ONE_STEP)
     if where == "inconclusive":
         world.judgement = Said("inconclusive")
     if where in ("promoting", "baking_100"):
@@ -206,7 +207,7 @@ def good(world: World, bob: Actor, alice: Actor) -> Rollout:
 def bad(world: World, bob: Actor, alice: Actor) -> Rollout:
     """Inconclusive, then paused, then taken back by a person."""
     world.judgement = Said("inconclusive")
-    rollout = drafted(world, bob, quick_plan())
+    rollout = drafted(world, bob, ONE_STEP)
     insistently(rollout)
     insisting(rollout, lambda now: services.roll_back(actor=bob, rollout_id=now.id))
     return insistently(rollout)
@@ -214,16 +215,16 @@ def bad(world: World, bob: Actor, alice: Actor) -> Rollout:
 
 def refused(world: World, bob: Actor, alice: Actor) -> Rollout:
     world.fit = Said("refused")
-    return insistently(drafted(world, bob, quick_plan()))
+    return insistently(drafted(world, bob, ONE_STEP))
 
 
 def superseded(world: World, bob: Actor, alice: Actor) -> Rollout:
-    rollout = drafted(world, bob, quick_plan())
+    rollout = drafted(world, bob, ONE_STEP)
     insistently(rollout, "bake")
     insisting(
         rollout,
         lambda now: services.create_rollout(
-            actor=bob, deployment_id=world.deployment.id, candidate_version_id=world.candidate.id, plan=quick_plan(),
+            actor=bob, deployment_id=world.deployment.id, candidate_version_id=world.candidate.id, plan=ONE_STEP,
             supersede=True,
         ),
     )  # fmt: skip
@@ -292,7 +293,7 @@ def test_the_stories_pass_every_point_there_is():
 
 @pytest.mark.parametrize("when", ["before_commit", "after_commit"])
 def test_a_worker_that_is_killed_is_followed_by_one_that_goes_on(committed, world, bob, when):
-    rollout = walk(begun(world, bob), "shadow")
+    rollout = walk(begun(world, bob, ONE_STEP), "shadow")
     killed_at(f"rollouts.ramp.{when}", lambda: step(rollout))
     assert stored(rollout).state == ("shadow" if when == "before_commit" else "ramp")
     walk(rollout, "awaiting_approval")
@@ -315,7 +316,7 @@ def killed_at(point: str, work: Callable[[], object]) -> None:
 
 
 def test_a_decision_that_was_made_on_an_old_revision_is_not_written(world, bob):
-    rollout = begun(world, bob)
+    rollout = begun(world, bob, ONE_STEP)
     revision = rollout.revision
     publish()
     assert services.advance(rollout_id=rollout.id, revision=revision) == "loading"
