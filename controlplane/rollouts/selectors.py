@@ -124,7 +124,8 @@ def list_pending_approvals(*, actor: Actor) -> list[PendingApproval]:
         rows = _visible(actor).filter(state=RolloutState.AWAITING_APPROVAL.value).order_by("entered_at", "id")
         missing = tuple(gate.value for gate in NEEDS_WAIVER)
         return [
-            PendingApproval(summary, missing, approval_refusal(actor, summary.rollout)) for summary in _summaries(actor, rows)
+            PendingApproval(summary, missing, approval_refusal(actor, summary.rollout))
+            for summary in _summaries(actor, rows)
         ]
 
 
