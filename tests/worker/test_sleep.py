@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tiny_models import make_tiny_llama
-from worker_process import WorkerProcess
+from worker_process import TIMEOUT_S, WorkerProcess
 
 from dataplane.contracts import headers
 from dataplane.contracts.catalog import EngineSettings, Share
@@ -76,7 +76,7 @@ def told(worker: WorkerProcess, call: ControlCall) -> Status:
 
 def put_to_sleep(worker: WorkerProcess) -> Status:
     """Say it as the fleet does, again when it is refused: a request ends a moment after its caller has the answer."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + TIMEOUT_S
     while isinstance(answer := worker.control(Sleep()), Refused):
         assert time.monotonic() < deadline, answer
         time.sleep(0.01)
