@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from ports import free_port
 from running_stack import RunningStack, running_stack
 
@@ -13,6 +14,9 @@ from stack.postgres import Postgres
 from stack.redis import Redis
 
 pytest_plugins = ["django_fixtures"]
+
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,8 @@ from dataplane.contracts.usage import RecordKind, UsageRecord
 from dataplane.contracts.wire import FrameReader, frame
 from dataplane.spool import segment
 
-START_TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
+"""For a broken worker, not for a slow machine."""
 
 
 class WorkerProcess:
@@ -111,7 +112,7 @@ class WorkerProcess:
 
     def wait_ready(self) -> str:
         """Wait until it serves its model, and return the line it prints; warm ones answer on their control socket."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + TIMEOUT_S
         if self.model is None:
             while not self.control_socket.exists():
                 self._check_alive(deadline)
@@ -150,7 +151,7 @@ class WorkerProcess:
         """Make one call on the control socket."""
         frames: FrameReader[ControlAnswer] = FrameReader(ControlAnswer)
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(30)
+            connection.settimeout(TIMEOUT_S)
             connection.connect(str(self.control_socket))
             connection.sendall(frame(call))
             while data := connection.recv(65536):
@@ -164,7 +165,7 @@ class WorkerProcess:
         assert isinstance(answer, Status)
         return answer
 
-    def wait_status(self, wanted: Callable[[Status], bool], timeout_s: float = 30.0) -> Status:
+    def wait_status(self, wanted: Callable[[Status], bool], timeout_s: float = TIMEOUT_S) -> Status:
         """Ask until its status is as ``wanted``."""
         deadline = time.monotonic() + timeout_s
         while not wanted(status := self.status()):
@@ -174,7 +175,7 @@ class WorkerProcess:
 
     def wait_health(self, status_code: int) -> None:
         """Ask until ``/health`` answers so."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + TIMEOUT_S
         with self.trusted_client() as client:
             while (answer := client.get("/health")).status_code != status_code:
                 assert time.monotonic() < deadline, answer.text
@@ -188,7 +189,7 @@ class WorkerProcess:
 
     def wait_records(self, request_id: str, kind: RecordKind, count: int = 1) -> list[UsageRecord]:
         """Wait until a request has ``count`` records of ``kind``, and return all of it."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             found = self.records(request_id)
             if sum(record.kind is kind for record in found) >= count:
@@ -203,7 +204,7 @@ class WorkerProcess:
                 return process
         raise LookupError(module)
 
-    def stop(self, timeout_s: float = 30.0) -> int:
+    def stop(self, timeout_s: float = TIMEOUT_S) -> int:
         """Drain it and return its exit status."""
         if self.process.poll() is None:
             self.process.terminate()
@@ -219,7 +220,7 @@ class WorkerProcess:
             self.process.kill()
         self._wait(10)
 
-    def wait(self, timeout_s: float = 30.0) -> int:
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
         """Wait until it ends by itself and return its exit status."""
         return self._wait(timeout_s)
 

@@ -69,10 +69,13 @@ class ModelTokenizer:
             vocabulary = read_vocabulary(raw)
         except TokenizerRefused as error:
             raise TextFailed(Code.TOKENIZER_FAILED, f"tokenizer.json: {error.message}. {error.mend}") from error
-        self._library = Tokenizer.from_str(raw.decode())
+        # Reading the file takes the library much memory, so what else is large is let go before, and asked of it after.
+        vocabulary = vocabulary._replace(tokens={})
+        self._library = Tokenizer.from_buffer(raw)
+        tokens = {number: text for text, number in self._library.get_vocab(with_added_tokens=True).items()}
         self._specials = tuple(vocabulary.special)
         self._forbidden = frozenset(vocabulary.special.values()) - {vocabulary.unknown_id}
-        self._detokenizer = Detokenizer(vocabulary.decoder, vocabulary.tokens, frozenset(vocabulary.special.values()))
+        self._detokenizer = Detokenizer(vocabulary.decoder, tokens, frozenset(vocabulary.special.values()))
         self._longest_token_bytes = self._detokenizer.longest_token_bytes
         self._specials_begin = tuple({special[:n] for special in self._specials for n in range(1, len(special))})
         self._specials_end = tuple({special[-n:] for special in self._specials for n in range(1, len(special))})

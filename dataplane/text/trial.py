@@ -7,11 +7,9 @@ theirs costs is seen by running it.
 from pathlib import Path
 
 from dataplane.contracts.errors import Code
-from dataplane.text.template import TemplateFailed
+from dataplane.text.template import TRIAL_CPU_S, TemplateFailed
 from dataplane.text.tokenizer import ModelTokenizer, TextFailed, load_template
 
-_TEMPLATE_CPU_S = 0.5
-"""Three short messages take a template a few ms."""
 _MAX_PROMPT_CHARS = 256 * 1024
 
 _TEXTS = (
@@ -57,7 +55,7 @@ def try_template(model_dir: Path) -> None:
     Raises:
         TextFailed: one of them cannot be rendered, or not to a prompt.
     """
-    template = load_template(model_dir, _TEMPLATE_CPU_S)
+    template = load_template(model_dir, TRIAL_CPU_S)
     if template is None:
         return
     for messages in _CONVERSATIONS:

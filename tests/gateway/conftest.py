@@ -8,12 +8,8 @@ import httpx
 import pytest
 import redis
 from gateway_world import World
-from hypothesis import settings
 
 from stack.redis import Redis
-
-settings.register_profile("gateway", deadline=None)  # a busy machine is no failure
-settings.load_profile("gateway")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,19 +2,24 @@
 
 import json
 from collections.abc import Callable
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-from dataplane.inspect.names import CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, SPECIAL_TOKENS, TOKENIZER
+import numpy as np
+from safetensors.numpy import load_file
+
+from dataplane.inspect.names import CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, SPECIAL_TOKENS, TOKENIZER, WEIGHTS
 from dataplane.inspect.names import TOKENIZER_CONFIG as SETTINGS
 from tests.hostile.case import Change, both, change, edit, remove, write
 from tests.hostile.weights_cases import split_weights
 from tests.text import tokenizer_files
-from tests.tiny_models import make_tiny_llama
+from tests.tiny_models import make_tiny_llama, write_safetensors
 
 SMALL: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8,
 }  # fmt: skip
+LARGE = 1 << 18
 _CARD = "---\nlicense: apache-2.0\nlanguage:\n- en\n- fr\nbase_model: acme/base\n---\n# Tiny\n\n<b>Hello</b> é\n"
 
 
@@ -50,6 +55,25 @@ def as_transformers_5(model: Path) -> None:
     content["dtype"] = content.pop("torch_dtype")
     del content["rope_scaling"]
     (model / CONFIG).write_text(json.dumps(content))
+
+
+def large_vocabulary(model: Path) -> None:
+    """As many tokens as the largest vocabularies of today have, and 600,000 merges."""
+    content = tokenizer_files.llama_2_json()
+    vocab = content["model"]["vocab"]
+    words = [
+        "".join(letters) for length in (1, 2, 3, 4) for letters in product("abcdefghijklmnopqrstuvw", repeat=length)
+    ]
+    for word in words:
+        if len(vocab) == LARGE:
+            break
+        vocab.setdefault(word, len(vocab))
+    merges = ([word[:cut], word[cut:]] for word in words if word in vocab for cut in range(1, len(word)))
+    content["model"]["merges"] = list(islice(merges, 600_000))
+    (model / TOKENIZER).write_text(json.dumps(content, indent=1))
+    edit(model / CONFIG, vocab_size=LARGE)
+    weights = load_file(model / WEIGHTS)
+    write_safetensors(model / WEIGHTS, weights | {"model.embed_tokens.weight": np.ones((LARGE, 16), dtype=np.float32)})
 
 
 def shards(count: int) -> Callable[[Path], object]:

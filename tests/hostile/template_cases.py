@@ -2,6 +2,7 @@
 
 from dataplane.inspect.names import CHAT_TEMPLATE
 from dataplane.inspect.names import TOKENIZER_CONFIG as SETTINGS
+from dataplane.text.template import MAX_TEMPLATE_BYTES
 from tests.hostile.case import ACCEPTED, EITHER, Case, Change, both, cases, change, remove, write
 
 BOMBS = {
@@ -37,10 +38,10 @@ MORE_BOMBS = {
     "{{ ('x ' * 500000) | wordwrap(1) | length }}{% endfor %}",
     "links": "{% for a in range(99) %}{{ ('a@b.c ' * 100000) | urlize | length }}{% endfor %}",
     "time's form": "{{ strftime_now('%c' * 400000) | length }}{{ strftime_now('%1000000000d') }}{{ 1 // 0 }}",
-    "additions": "{{ " + "1+" * 60_000 + "1 }}",
-    "filters": "{{ 'x'" + "|trim" * 50_000 + " }}",
+    "additions": "{{ " + "1+" * 32_000 + "1 }}",
+    "filters": "{{ 'x'" + "|trim" * 13_000 + " }}",
     "conditions": "{% if x %}" * 3000 + "{% endif %}" * 3000,
-    "comparisons": "{{ " + "not " * 60_000 + "1 }}",
+    "comparisons": "{{ " + "not " * 16_000 + "1 }}",
     "macros in turn": "{% macro a(n) %}{{ a(n) ~ a(n) }}{% endmacro %}{{ a(1) }}",
     "loop in itself": "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
     "seven million characters": "{% for a in range(70) %}{{ 'x' * 100000 }}{% endfor %}",
@@ -80,7 +81,7 @@ BROKEN = {
     "own refusal": "{{ raise_exception('only two turns') }}",
     "index": "{{ messages[99].content.strip() }}",
     "type": "{{ 1 + messages[0].content }}",
-    "too long": "x" * (256 * 1024 + 1),
+    "too long": "x" * (MAX_TEMPLATE_BYTES + 1),
 }
 """Each fails with a sentence."""
 
@@ -106,8 +107,10 @@ def in_settings(source: object) -> Change:
 
 OTHERS: dict[str, tuple[Change, str | None]] = {
     "bytes": (write(CHAT_TEMPLATE, b"\xff\xfe"), "UTF-8"),
-    "brackets": (write(CHAT_TEMPLATE, b"{{" + b"(" * 250_000), "nested"),
-    "braces": (write(CHAT_TEMPLATE, b"{{x}}" * 50_000 + b"{%"), "wrong|more than"),
+    "brackets": (write(CHAT_TEMPLATE, b"{{" + b"(" * 65_000), "nested"),
+    "braces": (write(CHAT_TEMPLATE, b"{{x}}" * 13_000 + b"{%"), "wrong|more than"),
+    "256 KiB of braces": (write(CHAT_TEMPLATE, b"{{x}}" * 52_428), "the limit is 65536"),
+    "3 MB of braces in the settings": (in_settings("{{x}}" * 600_000), "longer than 65536 bytes"),
     "in the settings": (in_settings("{% if"), "template"),
     "bomb in the settings": (in_settings(BOMBS["nested ranges"]), "more than"),
     "object in the settings": (in_settings({"evil": 1}), "not a template"),

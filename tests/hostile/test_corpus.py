@@ -21,7 +21,7 @@ from dataplane.contracts import verdict as contract
 from dataplane.contracts.verdict import CHECKS, MAX_CARD_BYTES, CheckState, Verdict
 from tests.hostile import folder_cases, template_cases, text_cases, tokenizer_cases, weights_cases
 from tests.hostile.case import ACCEPTED, EITHER, Case
-from tests.hostile.good_models import GOOD, SMALL, make
+from tests.hostile.good_models import GOOD, LARGE, SMALL, large_vocabulary, make
 from tests.text.tokenizer_files import BUNDLED
 from tests.tiny_models import make_tiny_llama
 
@@ -165,7 +165,7 @@ def test_what_the_corpus_would_run_leaves_its_mark(tmp_path: Path) -> None:
 
 def inspected(folder: Path, *options: str) -> tuple[int, Verdict]:
     command = [sys.executable, "-I", "-m", "dataplane.inspect", str(folder), *options]
-    done = subprocess.run(command, capture_output=True, env={}, cwd="/", timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, env={}, cwd="/", timeout=300, check=False)
     assert done.stderr == b""
     return done.returncode, contract.decode(done.stdout)
 
@@ -176,6 +176,14 @@ def test_a_good_model_passes(tmp_path: Path, name: str) -> None:
     code, verdict = inspected(make(tmp_path / "model", options, then), "--memory-mb", "512", "--cpu-seconds", "2")
     assert (code, said(verdict)) == (0, "")
     assert {check.state for check in verdict.checks} == {CheckState.PASSED}
+
+
+def test_a_model_with_a_large_vocabulary_passes_in_the_memory_of_the_promise(tmp_path: Path) -> None:
+    model = make(tmp_path / "model", {"tied_embeddings": True}, large_vocabulary)
+    code, verdict = inspected(model, "--memory-mb", "512")
+    assert (code, said(verdict)) == (0, "")
+    assert verdict.config is not None
+    assert verdict.config.vocab_size == LARGE
 
 
 def test_the_bundled_model_passes() -> None:

@@ -147,10 +147,15 @@ TRIED: dict[str, tuple[Change, str | None]] = {
     "Llama 2's own": (llama(), ACCEPTED),
 }
 
+TOO_MANY = "more than 4194304 values"
 BOMBS: dict[str, tuple[Change, str | None]] = {
     "33 MB": (write(TOKENIZER, b'{"a":"' + b"x" * 34_000_000 + b'"}'), "limit"),
-    "32 MiB of lists": (write(TOKENIZER, b'{"a":[' + b"[]," * 11_000_000 + b"1]}"), "memory|not known"),
-    "numbers": (write(TOKENIZER, b'{"a":[' + b"1," * 16_000_000 + b"1]}"), "memory|not known"),
+    "32 MiB of lists": (write(TOKENIZER, b'{"a":[' + b"[]," * 11_000_000 + b"1]}"), TOO_MANY),
+    "numbers": (write(TOKENIZER, b'{"a":[' + b"1," * 16_000_000 + b"1]}"), TOO_MANY),
+    "lists in lists": (write(TOKENIZER, b'{"a":[' + b"[[[[[[[[]]]]]]]]," * 1_900_000 + b"1]}"), TOO_MANY),
+    "objects": (write(TOKENIZER, b'{"a":[' + b"{}," * 11_000_000 + b"1]}"), TOO_MANY),
+    "empty merges": (write(TOKENIZER, b'{"model":{"merges":[' + b'"",' * 8_000_000 + b'""]}}'), TOO_MANY),
+    "fewer numbers": (write(TOKENIZER, b'{"a":[' + b"1," * 4_000_000 + b"1]}"), "not known"),
 }
 
 CASES: list[Case] = [

@@ -75,6 +75,13 @@ def test_the_check_of_the_syntax_runs_nothing() -> None:
         check_syntax(BROKEN["syntax"])
 
 
+def test_a_template_that_takes_long_to_parse_is_no_template() -> None:
+    with pytest.raises(TemplateFailed, match="longer than 65536 bytes"):
+        check_syntax(BROKEN["too long"])
+    with pytest.raises(TemplateFailed, match=r"more than 0\.01 s"):
+        check_syntax("{{x}}" * 13_000, cpu_s=0.01)
+
+
 def test_the_sandbox_is_what_stops_an_escape() -> None:
     # The same text in an ordinary environment gets out: so the tests above would see it if the sandbox were gone.
     escaped = jinja2.Environment(autoescape=True).from_string("{{ ''.__class__.__mro__ }}").render()

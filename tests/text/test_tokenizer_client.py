@@ -136,7 +136,7 @@ def test_a_hung_child_is_replaced_and_what_waited_is_answered(model_dir: Path) -
         assert (await poison).code is Code.TOKENIZER_FAILED
         assert await decoded == "weiter"
 
-    run(model_dir, body, timeout_s=0.5)
+    run(model_dir, body, timeout_s=2.0)
 
 
 def test_a_caller_that_goes_away_disturbs_nobody(model_dir: Path) -> None:

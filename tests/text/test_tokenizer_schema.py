@@ -1,5 +1,6 @@
 import copy
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,21 @@ def test_what_is_not_on_the_list_is_refused_with_a_mend(change: dict[str, Any]) 
     with pytest.raises(TokenizerRefused) as caught:
         read_vocabulary(dump(tokenizer_files.llama_2_json() | change))
     assert caught.value.mend
+
+
+@pytest.mark.parametrize(
+    "values", [b"1,", b"[],", b"{},", b'"",', b'"a",', b"[[[[[[[[]]]]]]]],", b'{"":{"":{"":[]}}},']
+)
+def test_nothing_is_made_of_a_file_of_too_many_values(values: bytes) -> None:
+    raw = b'{"model":{"merges":[' + values * (18_000_000 // len(values)) + b"0]}}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(TokenizerRefused, match="more than 4194304 values"):
+            read_vocabulary(raw)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 1_000_000
 
 
 def steps(*parts: dict[str, Any]) -> dict[str, Any]:

@@ -285,7 +285,7 @@ def test_models_health_and_metrics(client: httpx.Client) -> None:
 
 
 def test_the_official_client_works_streaming_and_not(worker: WorkerProcess) -> None:
-    with openai.OpenAI(base_url=f"{worker.url}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{worker.url}/v1", api_key="none", max_retries=0, timeout=SECONDS) as client:
         assert [model.id for model in client.models.list()] == ["tiny"]
         messages: Any = [{"role": "user", "content": "hello"}]
         whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=12, temperature=0)
