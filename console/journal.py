@@ -79,7 +79,7 @@ SUBJECTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "webhooks": ("Webhooks", ("webhook.",)),
     "limits": ("Limits and prices", ("quota.", "price.")),
     "tenants": ("Tenants", ("tenant.",)),
-    "jobs": ("Jobs", ("job.",)),
+    "jobs": ("Jobs", ("job.", "audit.")),
 }
 """What the journal can be narrowed to: a label, and the verbs or beginnings of verbs that belong to it."""
 

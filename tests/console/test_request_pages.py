@@ -5,7 +5,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from console_world import fill, late, num_queries, page
+from console_world import FRAME_QUERIES, PLATFORM_FRAME_QUERIES, fill, late, num_queries, page
 from django.utils import timezone
 from domain import PLATFORM, deploy
 
@@ -220,7 +220,7 @@ def test_a_guest_reads_its_own_requests_and_nothing_of_the_owner(root, signed_in
 
 def test_a_request_is_asked_for_as_often_whatever_it_holds(alice, root, busy, personas):
     life = call(personas, busy)
-    for client, url, frame in ((alice, "/t/acme", 4), (root, "/platform", 3)):
+    for client, url, frame in ((alice, "/t/acme", FRAME_QUERIES), (root, "/platform", PLATFORM_FRAME_QUERIES)):
         assert num_queries(client, f"{url}/requests/{life.request_id}") == frame + 6
 
 
