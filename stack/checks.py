@@ -1,8 +1,8 @@
 """Everything CI checks, layer by layer, each with its budget of seconds: ``make test``.
 
-Most layers keep one core busy, so two run side by side and each prints when it ends. Those that drive a whole product
-come last, one at a time. A layer over its budget is shown and does not fail: machines are noisy, and a budget is there
-to be noticed early.
+Layers run in rounds, within a round two side by side, and each prints when it ends. Most keep one core busy. The
+browser has the machine to itself. Faults mostly wait (a minute without PostgreSQL), so the journeys run beside them. A
+layer over its budget is shown and does not fail: machines are noisy, and a budget is there to be noticed early.
 """
 
 import os
@@ -22,12 +22,11 @@ _SIDE_BY_SIDE = 2
 
 @dataclass(frozen=True)
 class Layer:
-    """A command and how long it should take, in seconds; ``alone`` when it needs the whole machine."""
+    """A command and how long it should take, in seconds."""
 
     name: str
     argv: tuple[str, ...]
     budget_s: int
-    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,11 @@ class Outcome:
         return "FAILED" if self.code else "over budget" if self.seconds > self.layer.budget_s else ""
 
 
-def _tests(name: str, budget_s: int, *folders: str, alone: bool = False) -> Layer:
-    return Layer(name, (*_PYTEST, *(f"tests/{folder}" for folder in folders or (name,))), budget_s, alone)
+def _tests(name: str, budget_s: int, *folders: str) -> Layer:
+    return Layer(name, (*_PYTEST, *(f"tests/{folder}" for folder in folders or (name,))), budget_s)
 
 
-LAYERS = (
+_PARTS = (
     Layer("lint", (sys.executable, "-m", "ruff", "check", "."), 10),
     Layer("format", (sys.executable, "-m", "ruff", "format", "--check", "."), 10),
     Layer("imports", (str(Path(sys.executable).with_name("lint-imports")),), 20),
@@ -66,10 +65,9 @@ LAYERS = (
     _tests("hostile", 60),
     _tests("text", 60),
     _tests("stack", 30),
-    _tests("e2e", 210, alone=True),
-    _tests("journeys", 90, alone=True),
-    _tests("faults", 210, alone=True),
 )
+ROUNDS = (_PARTS, (_tests("e2e", 210),), (_tests("faults", 240), _tests("journeys", 240)))
+LAYERS = tuple(layer for layers in ROUNDS for layer in layers)
 
 
 def main(names: list[str]) -> int:
@@ -90,27 +88,21 @@ def main(names: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _outcomes(layers: Sequence[Layer]) -> Iterator[Outcome]:
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-        shared = [pool.submit(_run, layer, subprocess.PIPE) for layer in layers if not layer.alone]
-        for done in as_completed(shared):
-            yield done.result()
-    for layer in layers:
-        if layer.alone:
-            yield _run(layer, None)
+def _outcomes(chosen: Sequence[Layer]) -> Iterator[Outcome]:
+    for layers in ROUNDS:
+        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+            for done in as_completed([pool.submit(_run, layer) for layer in layers if layer in chosen]):
+                yield done.result()
 
 
-def _run(layer: Layer, output: int | None) -> Outcome:
-    """Run a layer; with PIPE as ``output`` print what it said when it has ended, else while it runs."""
-    if output is None:
-        print(f"\n== {layer.name}", flush=True)
+def _run(layer: Layer) -> Outcome:
     began = time.monotonic()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     ended = subprocess.run(
-        layer.argv, cwd=REPOSITORY, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if output is not None:
-        print(f"\n== {layer.name}\n{ended.stdout}", end="", flush=True)
+        layer.argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False,
+    )  # fmt: skip
+    print(f"\n== {layer.name}\n{ended.stdout}", end="", flush=True)
     return Outcome(layer, time.monotonic() - began, ended.returncode)
 
 
