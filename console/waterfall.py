@@ -121,7 +121,7 @@ def _parts(measured: Measured) -> list[_Part]:
     phases = measured.phases
     parts = [
         _Part("Auth", "The gateway found the key and what it may call.", phases.auth_ms, PASSING),
-        _Part("Admission", "The caller’s body came, and the limits of tenant and key were held.", phases.admission_ms, PASSING),
+        _Part("Admission", "The body came, and the limits of tenant and key were held.", phases.admission_ms, PASSING),
     ]
     if measured.earlier_ms:
         lost = "A replica was lost before the first byte: the request began anew."
