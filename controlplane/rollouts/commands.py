@@ -48,7 +48,7 @@ def approve(
 
     Args:
         view: the rollout.
-        seen: whether the candidate is READY, and whether all rollouts are frozen.
+        seen: whether the candidate is READY, what the judge says of it, and whether all rollouts are frozen.
         now: the time.
         who: the approver, in words.
         approver: the approver's id.
@@ -58,8 +58,8 @@ def approve(
 
     Raises:
         Forbidden: the approver is the author.
-        Conflict: nothing waits for an approval, or for another content or step; or the candidate is not READY; or all
-            rollouts are frozen.
+        Conflict: nothing waits for an approval, or for another content or step; or the candidate is not READY, or the
+            judge stops it; or all rollouts are frozen.
         Invalid: a gate that was not run has no waiver.
     """
     if approver == view.author:
@@ -74,6 +74,9 @@ def approve(
         raise Invalid(f"Not run: {named}. An approval says for each why it may be done without.", fields=lacking)
     if seen.candidate_ready < 1:
         raise Conflict("The candidate has no READY replica at this moment. Approve again when it has one.")
+    # Race: the tick that takes it back has not come yet, and a new step would begin without what was seen in this one.
+    if seen.judgement is not None and seen.judgement.outcome == "hard_stop":
+        raise Conflict(f"The judge stops this candidate, and it is about to be rolled back. {seen.judgement.words}")
     after = next_step(replace(view, approved_step=view.step), now)
     return Decision(after, f"Approved by {who}. The candidate takes {candidate_weight(after)} % of the traffic.")
 

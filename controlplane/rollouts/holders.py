@@ -3,12 +3,15 @@
 from controlplane.deployments.models import Deployment
 from controlplane.registry.models import ModelVersion
 from controlplane.rollouts.models import Rollout
-from controlplane.rollouts.states import LIVE
+from controlplane.rollouts.states import LIVE, RolloutState
 
 
 def of_deployment(deployment: Deployment) -> list[str]:
-    """Return the rollout that is not over, in words."""
-    live = Rollout.objects.filter(deployment=deployment, state__in=LIVE)
+    """Return the rollout that is not over, in words.
+
+    One that rolls back needs nothing but its end; and where the version before cannot start, pausing is the way there.
+    """
+    live = Rollout.objects.filter(deployment=deployment, state__in=LIVE - {RolloutState.ROLLING_BACK})
     return [f"the rollout {rollout_id}" for rollout_id in live.values_list("id", flat=True)]
 
 

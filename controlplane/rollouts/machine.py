@@ -28,6 +28,7 @@ MAX_FAILED_STARTS = 3
 UNREADY_GRACE = timedelta(seconds=10)
 """A replica that is replaced, or one report of the fleet that was lost, is no end of a rollout."""
 LEAST_PATIENCE = timedelta(seconds=60)
+_LIMIT = span(int(LOADING_LIMIT.total_seconds()))
 LONGEST_BAKE = timedelta(hours=24)
 """A step whose samples would take longer at the pace seen is inconclusive."""
 
@@ -61,9 +62,11 @@ def _danger(view: View, seen: Observation, now: datetime) -> str:
     if view.at_work in (RolloutState.LOADING, RolloutState.WARM, RolloutState.SHADOW):
         if seen.failed_starts >= MAX_FAILED_STARTS:
             return f"The candidate failed to start {seen.failed_starts} times. {seen.trouble}".strip()
-        if view.state is not RolloutState.PAUSED and now - view.entered_at >= LOADING_LIMIT:
-            waited = span(int(LOADING_LIMIT.total_seconds()))
-            return f"No replica of the candidate was READY within {waited}. {seen.trouble}".strip()
+        # By a clock that a freeze does not stop: who is READY, and only held up, is no danger.
+        is_late = view.state is not RolloutState.PAUSED and now - view.entered_at >= LOADING_LIMIT
+        if is_late and seen.candidate_ready < seen.candidate_wanted:
+            of = "No replica" if seen.candidate_ready < 1 else f"Only {seen.candidate_ready} replicas"
+            return f"{of} of the candidate became READY within {_LIMIT}. {seen.trouble}".strip()
     if not has_weight(view):
         return ""
     if seen.judgement is not None and seen.judgement.outcome == "hard_stop":
@@ -192,10 +195,11 @@ def _let_go(view: View, seen: Observation, now: datetime) -> Decision | None:
 
 def _rolled_back(view: View, seen: Observation, now: datetime) -> Decision | None:
     if view.previous_until is not None:
-        if seen.previous_ready < 1:
+        if seen.served and seen.previous_ready < 1:
             return None  # no traffic to a version that is not READY, the one before included
         after = moved(view, RolloutState.ROLLED_BACK, now, previous_until=None)
-        return Decision(after, "The version before is READY and takes all traffic again.")
+        how = "is READY and takes all traffic again" if seen.served else "serves once the deployment goes on"
+        return Decision(after, f"The version before {how}.")
     if not seen.published:
         return None
     return Decision(moved(view, RolloutState.ROLLED_BACK, now), "All traffic is on the stable version.")

@@ -9,7 +9,7 @@ from datetime import timedelta
 import msgspec
 from django.utils import timezone
 
-from controlplane.deployments.models import Deployment, ReplicaRow
+from controlplane.deployments.models import Deployment, DeploymentState, ReplicaRow
 from controlplane.rollouts import evidence, side_by_side
 from controlplane.rollouts.models import Rollout
 from controlplane.rollouts.plan import MAX_SAMPLES
@@ -48,6 +48,7 @@ def _observe(rollout: Rollout, view: View) -> Observation:
         candidate_wanted=_wanted(deployment, view),
         failed_starts=failing.restarts if failing is not None else 0,
         trouble=failing.cause if failing is not None and failing.restarts else "",
+        served=deployment.state == DeploymentState.ACTIVE,
         previous_ready=_ready([row for row in reported if row.version_id == view.stable_version_id]),
         fit=fit,
         judgement=judgement,

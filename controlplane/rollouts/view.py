@@ -88,6 +88,7 @@ class Observation:
         failed_starts: how often in a row a replica of the candidate failed to start.
         trouble: what the fleet says of it.
         previous_ready: READY replicas of the version to go back to.
+        served: the deployment takes traffic; one that is paused or deleted after a promotion has no replicas.
         fit: what the memory plan says; asked for in PREFLIGHT only.
         judgement: what the judge says; asked for while the candidate has weight.
         samples: settled requests since ``step_started_at``, of the arm that has fewer of what it needs.
@@ -100,6 +101,7 @@ class Observation:
     failed_starts: int = 0
     trouble: str = ""
     previous_ready: int = 0
+    served: bool = True
     fit: Fit | None = None
     judgement: Judgement | None = None
     samples: int = 0

@@ -169,6 +169,13 @@ def test_a_candidate_that_does_not_become_ready_is_given_up(state):
     assert "30 min" in decision.after.reason
 
 
+@pytest.mark.parametrize("state", [S.LOADING, S.WARM, S.SHADOW])
+def test_a_candidate_that_is_ready_and_only_frozen_is_not_given_up_however_long(state):
+    held = view(state, entered_at=NOW - 2 * LOADING_LIMIT)
+    assert tick(held, replace(WELL, frozen=True), NOW) is None
+    assert tick(held, replace(WELL, frozen=True, candidate_ready=0), NOW) is not None
+
+
 def test_a_weight_whose_replicas_do_not_come_is_paused_with_the_numbers():
     lacking = replace(WELL, candidate_ready=1, candidate_wanted=3, trouble="no device has room")
     at = view(S.RAMP, step=2, entered_at=NOW - LOADING_LIMIT)
@@ -258,7 +265,8 @@ def test_the_author_does_not_approve_nor_does_anybody_another_content_step_or_wi
 
     with pytest.raises(Forbidden):
         approve(approver="bob")
-    for changed in ({"digest": "e" * 64}, {"step": 1}, {"seen": replace(WELL, candidate_ready=0)}):
+    stopped = replace(WELL, judgement=Said("hard_stop"))
+    for changed in ({"digest": "e" * 64}, {"step": 1}, {"seen": replace(WELL, candidate_ready=0)}, {"seen": stopped}):
         with pytest.raises(Conflict):
             approve(**changed)
     with pytest.raises(Invalid) as refused:

@@ -247,6 +247,22 @@ def test_after_a_promotion_a_rollback_wakes_the_version_before_then_swaps(world,
     assert world.arms() == {"stable": ("old", 100, "none")}
 
 
+@pytest.mark.parametrize("end", ["pause", "delete"])
+def test_a_promotion_is_taken_back_of_a_deployment_that_ends_as_well(world, bob, alice, end):
+    rollout = walk(begun(world, bob, ONE_STEP), "awaiting_approval")
+    approve(alice, rollout)
+    walk(rollout, "promoted")
+    assert services.roll_back(actor=bob, rollout_id=rollout.id).applied
+    world.report(ReplicaState.READY, stable=ReplicaState.STOPPED)
+    assert step(rollout) is None, "the version before does not start"
+    if end == "pause":
+        deployments.pause_deployment(actor=bob, deployment_id=world.deployment.id)
+    else:
+        deployments.delete_deployment(actor=bob, deployment_id=world.deployment.id, confirm=world.deployment.name)
+    assert step(rollout) == "rolled_back"
+    assert world.arms() == {"stable": ("old", 100, "none")}
+
+
 def test_a_promotion_that_is_too_old_or_was_followed_by_another_start_is_not_taken_back(world, bob, alice):
     rollout = walk(begun(world, bob, plan=quick_plan(keep_previous_s=0)), "awaiting_approval")
     approve(alice, rollout)

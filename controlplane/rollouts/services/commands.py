@@ -76,8 +76,8 @@ def approve_rollout(
     Raises:
         Forbidden: the actor may not approve rollouts, or made this one.
         NotFound: there is no such rollout for the actor.
-        Conflict: it has moved on; it waits for no approval, or of another content or step; its candidate is not READY;
-            or all rollouts are frozen.
+        Conflict: it has moved on; it waits for no approval, or of another content or step; its candidate is not READY,
+            or stopped by the judge; or all rollouts are frozen.
         Invalid: a waiver is missing, or not a line of text.
     """
     if not actor.may(Permission.PLATFORM_ROLLOUTS):
