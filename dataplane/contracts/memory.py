@@ -29,9 +29,9 @@ _PROCESSES_HELD_BYTES = 204 * _MIB
 """Server, engine process and tokenizer child, without model and vocabulary, once they have answered."""
 _PROCESSES_MAPPED_BYTES = 103 * _MIB
 """The libraries that they have mapped, each counted once."""
-_TOKENIZER_BYTES = 1320
+_TOKENIZER_BYTES = 1040
 """What the tokenizer child takes for each token of the vocabulary."""
-PACKING_HOLES = 0.13
+PACKING_HOLES = 0.12
 """What remains free between packed matrices, as a part of the fp32 copies they were packed from."""
 
 _HALF_PACKED_INPUTS, _HALF_PACKED_OUTPUTS = 512, 16
