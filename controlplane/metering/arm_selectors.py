@@ -1,8 +1,10 @@
 """What the requests of a deployment's arms came to, over all tenants that call it: for who judges a version by them.
 
-Everything is read by the index ``usage_by_deployment``, and each answer is bounded, by rows or by buckets of time.
+Everything is read by the index ``usage_by_arm``, and each answer is bounded, by rows or by buckets of time: the rows of
+a candidate with 1 % of the traffic are found without reading the other 99 %.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -14,12 +16,15 @@ from django.db.models.functions import Cast, Extract, Floor, NullIf
 
 from controlplane.metering.models import UsageRow
 from controlplane.metering.settlement import State
+from dataplane.contracts.catalog import CANDIDATE, STABLE
 from dataplane.contracts.usage import Outcome
 from tenants.actor import Actor, reading_as, require
 from tenants.roles import Permission
 
 COLD_FROM_MS = 500
 """A call that waited so long for a replica waited for a start; less is a turn, and part of how an arm serves."""
+_SERVING = (STABLE, CANDIDATE)
+"""The arms that callers are given."""
 _UNWELL = (Outcome.FAILED, Outcome.REFUSED)
 
 
@@ -79,7 +84,7 @@ def latest_of_arm(
     """
     require(actor, Permission.PLATFORM_FLEET)
     with reading_as(actor):
-        rows = _settled(deployment_id, since, until).filter(codes.counted, arm=arm).order_by("-started_at")
+        rows = _settled(deployment_id, [arm], since, until).filter(codes.counted).order_by("-started_at")
         return [ArmRequest._make(row) for row in rows.values_list(*ArmRequest._fields)[:limit]]
 
 
@@ -93,7 +98,7 @@ def arm_buckets(
     well = ~codes.failed & (Q(phases__cold_ms__isnull=True) | Q(phases__cold_ms__lt=COLD_FROM_MS))
     with reading_as(actor):
         lines = (
-            _settled(deployment_id, since, until)
+            _settled(deployment_id, _SERVING, since, until)
             .filter(codes.counted)
             .annotate(index=Floor(elapsed_s / width_s))
             .values("arm", "index")
@@ -112,10 +117,11 @@ def arm_buckets(
 
 
 def counted_since(*, actor: Actor, deployment_id: str, since: datetime, codes: Codes) -> tuple[int, datetime | None]:
-    """Return how many requests of all arms began since a moment, and when the first of them did."""
+    """Return how many requests of both arms began since a moment, and when the first of them did."""
     require(actor, Permission.PLATFORM_FLEET)
     with reading_as(actor):
-        total = _settled(deployment_id, since, None).filter(codes.counted).aggregate(Count("pk"), Min("started_at"))
+        rows = _settled(deployment_id, _SERVING, since, None).filter(codes.counted)
+        total = rows.aggregate(Count("pk"), Min("started_at"))
     return total["pk__count"], total["started_at__min"]
 
 
@@ -139,8 +145,8 @@ class _Quantile(Aggregate):
     output_field = FloatField()
 
 
-def _settled(deployment_id: str, since: datetime, until: datetime | None) -> QuerySet[UsageRow]:
+def _settled(deployment_id: str, arms: Sequence[str], since: datetime, until: datetime | None) -> QuerySet[UsageRow]:
     rows = UsageRow.objects.filter(
-        deployment_id=deployment_id, state=State.SETTLED, started_at__gte=since, forced=False
+        deployment_id=deployment_id, arm__in=arms, state=State.SETTLED, started_at__gte=since, forced=False
     )
     return rows if until is None else rows.filter(started_at__lt=until)

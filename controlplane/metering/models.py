@@ -139,8 +139,8 @@ class UsageRow(models.Model):
             models.Index(name="usage_open", fields=["seen_at"], condition=Q(state=State.OPEN.value)),
             # How the arms of a deployment do since a moment: read every few seconds, over all its tenants.
             models.Index(
-                name="usage_by_deployment",
-                fields=["deployment_id", "started_at"],
+                name="usage_by_arm",
+                fields=["deployment_id", "arm", "started_at"],
                 condition=Q(state=State.SETTLED.value),
             ),
         ]

@@ -133,8 +133,7 @@ def arm_series(*, deployment_id: str, since: datetime, until: datetime, buckets:
     for line in arm_selectors.arm_buckets(
         actor=_READER, deployment_id=deployment_id, since=since, until=until, buckets=buckets, codes=CODES
     ):
-        if line.arm in lines:
-            lines[line.arm][line.index] = _point(line, since + line.index * width)
+        lines[line.arm][line.index] = _point(line, since + line.index * width)
     return {arm: tuple(points) for arm, points in lines.items()}
 
 

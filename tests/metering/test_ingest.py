@@ -93,14 +93,6 @@ def test_a_row_keeps_the_phases_of_both_sources_and_whether_the_caller_chose_the
     assert (row(without).known_phases, row(without).forced) == (Phases(), False)
 
 
-def test_the_settled_rows_of_a_deployment_since_a_moment_are_read_by_an_index(personas):
-    ingest(*Life(personas.acme.id).whole())
-    with acting_as(PLATFORM), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off")  # so few rows are read whole else
-        since = UsageRow.objects.filter(deployment_id="dep_1", state="settled", started_at__gte=HOUR)
-        assert "usage_by_deployment" in since.explain()
-
-
 def test_an_interrupted_delivery_leaves_nothing_and_is_repeated_whole(personas, monkeypatch):
     life = Life(personas.acme.id)
     with monkeypatch.context() as patch:

@@ -111,7 +111,7 @@ def test_only_the_latest_of_an_arm_are_read(personas):
     assert [sample.at_ms - AT_MS for sample in seen(limit=2).candidate] == [3000, 2000]
 
 
-def test_everything_is_read_by_the_index_of_the_deployment(personas):
+def test_everything_is_read_by_the_index_of_the_arms_and_no_other_arm_with_it(personas):
     serve(personas.acme)
     now = BEGAN + timedelta(hours=1)
     with CaptureQueriesContext(connection) as captured:
@@ -124,7 +124,11 @@ def test_everything_is_read_by_the_index_of_the_deployment(personas):
         cursor.execute("SET LOCAL enable_seqscan = off")
         for sql in asked:
             cursor.execute(f"EXPLAIN {sql}")
-            assert "usage_by_deployment" in str(cursor.fetchall()), sql
+            plan = str(cursor.fetchall())
+            assert "usage_by_arm" in plan, sql
+            if sql in asked[:2]:
+                condition = plan[plan.index("Index Cond") :].split("Filter", maxsplit=1)[0]
+                assert "(arm)" in condition, f"the other arm's rows are read as well: {sql}"
 
 
 def test_a_step_counts_the_arm_that_has_the_lesser_part_of_what_it_needs():
