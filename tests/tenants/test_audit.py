@@ -5,6 +5,7 @@ from io import StringIO
 
 import psycopg
 import pytest
+from audit_world import some_changes, tamper
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection
 from django_fixtures import DATABASE
@@ -80,12 +81,6 @@ def test_what_the_database_gives_back_hashes_the_same(document):
     assert rows == back
 
 
-def some_changes(personas):
-    alice = member_actor(personas.alice, "acme")
-    for number in range(3):
-        services.issue_key(actor=alice, name=f"key {number} – ünïcode")
-
-
 def test_a_change_leaves_one_row_that_says_who_what_and_where(personas):
     with audit.originating(audit.Origin(request_id="req_x", address="192.0.2.1")):
         issued = services.issue_key(actor=member_actor(personas.alice, "acme"), name="batch")
@@ -136,16 +131,6 @@ def test_not_even_the_owner_changes_a_row_in_passing(committed, personas, postgr
         for statement in ("UPDATE tenants_auditevent SET verb = 'x'", "DELETE FROM tenants_auditevent"):
             with pytest.raises(psycopg.errors.RaiseException, match="append-only"), owner.transaction():
                 owner.execute(statement)
-
-
-def tamper(postgres, *statements):
-    """What somebody does who has the owner's password and lifts the trigger."""
-    with psycopg.connect(postgres.url(OWNER_ROLE, DATABASE)) as owner:
-        owner.execute("SET pagoda.platform = 'on'")
-        owner.execute("ALTER TABLE tenants_auditevent DISABLE TRIGGER append_only")
-        for statement in statements:
-            owner.execute(statement)
-        owner.execute("ALTER TABLE tenants_auditevent ENABLE TRIGGER append_only")
 
 
 @pytest.mark.parametrize(
