@@ -32,6 +32,7 @@ PRESETS: dict[str, tuple[str, str, Plan]] = {
 }
 """Plans to begin from: a label, what it means, and the plan, whose judge holds however the steps are changed."""
 USUAL = "usual"
+_LABELS = {"hold_s": "The time", "min_samples": "the requests", "accept_unproven": "“Little traffic”"}
 _ROW_DIGITS = 3
 
 
@@ -136,6 +137,8 @@ class PlanForms:
             )
             for number in range(self.num_rows)
         ]
+        if "more" in sent:
+            self.steps[-1].fields["weight"].widget.attrs["autofocus"] = True
         asked = [number for number, step in enumerate(plan.steps) if step.weight == plan.approval_at]
         self.approval = asked[0] if fresh else _number(sent.get("approval"), 0, MAX_STEPS)
         self.faults: list[str] = []
@@ -204,8 +207,15 @@ class PlanForms:
                     self.rest.add_error(name, reason)
             elif name == "candidate_version_id":
                 self.candidate.add_error("version_id", reason)
-            elif reason not in self.faults:
-                self.faults.append(reason)
+            elif (told := _as_labelled(reason)) not in self.faults:
+                self.faults.append(told)
+
+
+def _as_labelled(reason: str) -> str:
+    """Return a fault of a plan with what its fields are called here."""
+    for field, label in _LABELS.items():
+        reason = reason.replace(field, label)
+    return reason
 
 
 def _rest(plan: Plan) -> dict[str, int]:

@@ -15,6 +15,8 @@ _Key = tuple[str, int]
 _PREPARE, _APPROVAL, _ALL = ("prepare", 0), ("approval", 0), ("all", 0)
 _AT_STEP = frozenset({_S.RAMP, _S.BAKE, _S.JUDGE, _S.INCONCLUSIVE})
 _AT_ALL = frozenset({_S.PROMOTING, _S.BAKING_100, _S.PROMOTED})
+_SAYS_NOTHING = (_S.WARM, _S.SHADOW)
+"""What is said on leaving these is of the next stage."""
 _PASSED = {_PREPARE: "Ready", _APPROVAL: "Approved"}
 
 
@@ -89,7 +91,7 @@ def _walked(events: Sequence[Event]) -> tuple[_Key | None, dict[_Key, str]]:
     here: _Key | None = None
     said: dict[_Key, str] = {}
     for event in events:
-        if here is not None:
+        if here is not None and event.old not in _SAYS_NOTHING:
             said[here] = judged_words(event.evidence) or event.cause
         here = _key(RolloutState(event.new), event.step) or here
     return here, said

@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
 from console import charts, rollout_words, stepper
@@ -247,7 +248,7 @@ def _measured(request: HttpRequest, actor: Actor, story: RolloutStory) -> dict[s
     until = rollout.ended_at
     since = {"rollout": begun, "step": rollout.step_started_at or begun}.get(picked)
     if since is None:
-        since = (until or story.summary.rollout.entered_at) - _SPANS[picked]
+        since = (until or timezone.now()) - _SPANS[picked]
     found = series.progress(actor=actor, rollout=rollout, since=since, until=until)
     needed = rollout.view.here.min_samples if has_weight(rollout.view) else 0
     so_far = series.since_step(actor=actor, rollout=rollout) if needed else None

@@ -1,9 +1,10 @@
 """How rollouts go, as pages show it: those under way, what was judged last, and both arms over time."""
 
 import hashlib
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 from django.utils import timezone
@@ -16,8 +17,11 @@ from controlplane.rollouts.view import candidate_weight
 from tenants.actor import Actor, reading_as, require
 from tenants.roles import Permission
 
-BUCKETS = 48
-_LEAST_SPAN = timedelta(minutes=1)
+MOST_BUCKETS = 48
+_WIDTHS_S = (
+    5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 345_600, 604_800
+)  # fmt: skip
+_LEAST_SPAN = timedelta(seconds=_WIDTHS_S[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +57,43 @@ def _in_flight(rollout: Rollout) -> InFlight:
 
 
 def progress(*, actor: Actor, rollout: Rollout, since: datetime, until: datetime | None = None) -> Progress:
-    """Return how the arms of a rollout did that the actor has read.
+    """Return how the arms of a rollout did that the actor has read, in at most ``MOST_BUCKETS`` spans of time.
 
     Args:
         actor: who looks.
         rollout: which.
-        since: from when.
-        until: to when; None is now.
+        since: from when, or a little before: a span has an even width.
+        until: to when exactly; None is the end of the span that is not over yet, so that the others stay as they are
+            however often it is asked.
     """
-    return _between(actor, rollout, since, until, BUCKETS)
+    return _between(actor, rollout, *grid(since, until, timezone.now()))
+
+
+def grid(since: datetime, until: datetime | None, now: datetime) -> tuple[datetime, datetime, int]:
+    """Return from when to when, and in how many spans of time; pure. See :func:`progress`."""
+    end = until or now
+    length_s = max((end - since).total_seconds(), 1.0)
+    # One more than fits: neither end need be where a span begins.
+    width_s = next((width for width in _WIDTHS_S if length_s / width <= MOST_BUCKETS - 1), length_s)
+    width = timedelta(seconds=width_s)
+    if until is None:
+        end = datetime.fromtimestamp(math.ceil(now.timestamp() / width_s) * width_s, UTC)
+    count = min(MOST_BUCKETS, math.ceil((end - since) / width)) or 1
+    return end - count * width, end, count
 
 
 def since_step(*, actor: Actor, rollout: Rollout) -> tuple[Point, Point] | None:
     """Return what the stable arm and the candidate came to since the step began; None where none has."""
     if rollout.step_started_at is None:
         return None
-    whole = _between(actor, rollout, rollout.step_started_at, rollout.ended_at, 1)
+    end = max(rollout.ended_at or timezone.now(), rollout.step_started_at + _LEAST_SPAN)
+    whole = _between(actor, rollout, rollout.step_started_at, end, 1)
     return whole.stable[0], whole.candidate[0]
 
 
-def _between(actor: Actor, rollout: Rollout, since: datetime, until: datetime | None, buckets: int) -> Progress:
+def _between(actor: Actor, rollout: Rollout, since: datetime, until: datetime, buckets: int) -> Progress:
     require(actor, Permission.ROLLOUTS_READ)
-    end = max(until or timezone.now(), since + _LEAST_SPAN)
-    found = evidence.arm_series(deployment_id=rollout.deployment_id, since=since, until=end, buckets=buckets)
+    found = evidence.arm_series(deployment_id=rollout.deployment_id, since=since, until=until, buckets=buckets)
     return Progress(found["stable"], found["candidate"])
 
 

@@ -157,25 +157,26 @@ def test_a_preset_a_further_row_and_enter_change_the_form_and_nothing_else(world
     assert "No rollout yet" in page(bob, "/t/acme/rollouts")
 
 
-@pytest.mark.parametrize(
-    ("fields", "fault"),
-    [
-        ({"step0-hold": "soon"}, "Write a time with its unit"),
-        ({"step0-hold": ""}, "This is needed."),
-        ({"step1-weight": "5"}, "each greater than the one before it"),
-        ({"step1-weight": "100"}, "from 1 to 99 per cent"),
-        ({"approval": "2"}, "Choose the step after which a person approves."),
-        ({"of": "usual"}, "cannot prove what the gate"),
-        ({"keep_previous_s": "2 d"}, "from 0 to 86400"),
-        ({"version_id": "ver_of_another"}, "is not one of the available choices"),
-    ],
+REFUSED = (
+    ({"step0-hold": "soon"}, "Write a time with its unit"),
+    ({"step0-hold": ""}, "This is needed."),
+    ({"step1-weight": "5"}, "each greater than the one before it"),
+    ({"step1-weight": "100"}, "from 1 to 99 per cent"),
+    ({"approval": "2"}, "Choose the step after which a person approves."),
+    ({"of": "usual"}, "cannot prove what the gate"),
+    ({"keep_previous_s": "2 d"}, "from 0 to 86400"),
+    ({"version_id": "ver_of_another"}, "is not one of the available choices"),
 )
-def test_a_refused_plan_comes_back_with_its_fault_and_what_was_typed(fields, fault, world, bob):
-    answer = bob.post(new_url(world), ROWS | {"version_id": world.candidate.id, "draft": "1"} | fields)
-    text = answer.content.decode()
-    assert answer.status_code == 422
-    assert fault in text
-    assert 'value="60"' in text
+"""What is typed, and the fault that is told."""
+
+
+def test_a_refused_plan_comes_back_with_its_fault_and_what_was_typed(world, bob):
+    for fields, fault in REFUSED:
+        answer = bob.post(new_url(world), ROWS | {"version_id": world.candidate.id, "draft": "1"} | fields)
+        text = answer.content.decode()
+        assert answer.status_code == 422
+        assert fault in text
+        assert 'value="60"' in text
     assert "No rollout yet" in page(bob, "/t/acme/rollouts")
 
 
@@ -241,7 +242,7 @@ def test_a_rollout_is_shown_with_stages_verdicts_arms_replicas_and_journal(world
 
 def test_the_digest_on_the_page_is_that_of_the_audit_row(world, alice, bobs, personas):
     rollout = walk(begun(world, bobs), "awaiting_approval")
-    (shown,) = re.findall(r"Evidence <code>(\w{64})</code>", page(alice, here(rollout)))
+    (shown,) = re.findall(r"Evidence</dt><dd><code>(\w{64})</code>", page(alice, here(rollout)))
     sealed = [
         event.after["evidence_sha256"]
         for event in list_audit(actor=member_actor(personas.alice, "acme"), target=rollout.id)
@@ -255,8 +256,8 @@ def test_both_arms_are_told_over_the_same_times_and_no_data_is_no_number(world, 
     called(world, {"stable": 4})
     text = page(bob, f"{here(rollout)}?range=1h")
     table = text.split('id="series"')[1].split("</table>")[0]
-    assert table.count("<tr data-x=") == 48
-    assert table.count("no request") == 47
+    assert table.count("<tr data-x=") in (30, 31)
+    assert table.count("no request") == table.count("<tr data-x=") - 1
     (row,) = [each for each in table.split("<tr data-x=") if "data-v=" in each]
     numbers = re.findall(r'<td class="num"(?: data-v="([^"]*)")?>', row)
     assert numbers[:4] == ["4", "", "0", ""]
@@ -419,13 +420,13 @@ def test_two_who_approve_at_once_do_it_once(world, alice, root, bobs):
     assert (stale.status_code, stored(rollout).state) == (409, "bake")
 
 
-@pytest.mark.parametrize("changed", [{"step": "0"}, {"digest": "0" * 64}, {"revision": "1"}, {"step": "x"}])
-def test_an_approval_of_anything_else_than_what_waits_is_told_how_it_stands(changed, world, alice, bobs):
+def test_an_approval_of_anything_else_than_what_waits_is_told_how_it_stands(world, alice, bobs):
     rollout = walk(begun(world, bobs), "awaiting_approval")
-    form = hidden(page(alice, here(rollout, "/approve"))) | WAIVERS | changed
-    answer = alice.post(here(rollout, "/approve"), form)
-    assert answer.status_code == 409
-    assert ">Waits for approval</span>" in answer.content.decode()
+    form = hidden(page(alice, here(rollout, "/approve"))) | WAIVERS
+    for changed in ({"step": "0"}, {"digest": "0" * 64}, {"revision": "1"}, {"step": "x"}):
+        answer = alice.post(here(rollout, "/approve"), form | changed)
+        assert answer.status_code == 409
+        assert ">Waits for approval</span>" in answer.content.decode()
     assert stored(rollout).state == "awaiting_approval"
 
 
@@ -531,11 +532,11 @@ def test_pages_ask_the_database_as_often_for_much_as_for_little(world, alice, ro
         (root, "/platform/approvals"): 4,
         (root, "/platform/rollouts/freeze"): 2,
     }
-    for _ in range(2):
+    for number in range(2):
         for (client, url), queries in pages.items():
             frame = FRAME_QUERIES if client is alice else PLATFORM_FRAME_QUERIES
             assert num_queries(client, url) == frame + queries, url
-        other = make_world(personas.acme, name=f"other-{len(stored(rollout).id)}").install(monkeypatch)
+        other = make_world(personas.acme, name=f"other-{number}").install(monkeypatch)
         walk(begun(other, system), "awaiting_approval")
         make_version(personas.acme)
         called(world, {"stable": 2, "candidate": 2})

@@ -16,17 +16,29 @@ from running_stack import RunningStack
 USER_PAGES = (
     "/t/acme/", "/t/acme/start", "/t/acme/start?lang=python", "/t/acme/playground", "/t/acme/models",
     "/t/acme/uploads/new", "/t/acme/deployments",
-    "/t/acme/deployments/new", "/t/acme/keys", "/t/acme/keys/new", "/t/acme/webhooks", "/t/acme/webhooks/new",
+    "/t/acme/deployments/new", "/t/acme/rollouts", "/t/acme/approvals", "/t/acme/keys", "/t/acme/keys/new",
+    "/t/acme/webhooks", "/t/acme/webhooks/new",
     "/t/acme/usage", "/t/acme/members",
     "/t/acme/members/invite", "/t/acme/members/leave", "/t/acme/audit", "/t/acme/audit?who=nobody", "/account/you",
     "/account/email/", "/account/password/change/", "/account/2fa/", "/account/sessions/", "/account/reauthenticate/",
     "/nowhere",
 )  # fmt: skip
 VERSION_TABS = ("", "?tab=files", "?tab=card", "?tab=compare", "/archive", "/delete")
-DEPLOYMENT_TABS = ("", "?tab=replicas", "?tab=requests", "?tab=events", "/settings", "/pause", "/delete")
+DEPLOYMENT_TABS = (
+    "",
+    "?tab=replicas",
+    "?tab=rollouts",
+    "/rollouts/new",
+    "?tab=requests",
+    "?tab=events",
+    "/settings",
+    "/pause",
+    "/delete",
+)
 ADMIN_PAGES = (
     "/platform/fleet", "/platform/budgets", "/platform/warm-pool", "/platform/tenants",
-    "/platform/tenants/acme/limits", "/platform/tenants/acme/suspend", "/platform/prices", "/platform/jobs",
+    "/platform/rollouts", "/platform/rollouts/freeze", "/platform/approvals", "/platform/tenants/acme/limits",
+    "/platform/tenants/acme/suspend", "/platform/prices", "/platform/jobs",
     "/platform/audit", "/platform/audit?tenant=acme&who=nobody", "/platform/health", "/platform/requests",
 )  # fmt: skip
 PHONE_WIDTHS = (320, 390)

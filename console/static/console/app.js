@@ -23,7 +23,7 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = words; }, 2000);
 });
 
-// --- Live parts ask again: often while they are looked at, seldom while they are not
+// --- Live parts ask again: often while they are looked at, else seldom
 
 let pollTimer;
 
@@ -70,17 +70,12 @@ document.addEventListener("htmx:beforeSwap", ({ detail }) => {
 });
 
 document.addEventListener("htmx:afterSwap", ({ detail: { target: part } }) => {
-  if (!kept) { if (part.id === "main") ($("[aria-invalid=true]") ?? $("[autofocus]") ?? $("#main"))?.focus(); return; }
+  if (!kept) return part.id === "main" && ($("[aria-invalid=true]") ?? $("[autofocus]") ?? $("#main"))?.focus();
   all(FOCUSABLE, part).find((each) => likeness(each) === kept.focused)?.focus({ preventScroll: true });
   all(STATEFUL, part).forEach((each, index) => Object.assign(each, kept.states[index]));
 });
 
-// What is said aloud is said once, however often the page asks.
-document.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
-  if (detail.target.textContent === detail.fragment.textContent) detail.shouldSwap = false;
-});
-
-// --- Notices: what failed behind the page, with the id that our log knows it by
+// --- Notices: what failed behind the page, with its id in our log
 
 function notify(text, id) {
   $("#toasts .stale")?.remove();
