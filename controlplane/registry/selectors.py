@@ -3,14 +3,14 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from django.db.models import Count, Max, Q, QuerySet
+from django.db.models import Count, Max, Prefetch, Q, QuerySet
 
 from controlplane.registry import cards, lifecycle
 from controlplane.registry.devices import devices
 from controlplane.registry.differences import Content, Difference, difference
 from controlplane.registry.entries import version_files
 from controlplane.registry.fit import Fit, fits
-from controlplane.registry.models import WHOLE, Model, ModelAlias, ModelVersion, VersionCheck, VersionState
+from controlplane.registry.models import WHOLE, Model, ModelAlias, ModelVersion, VersionCheck, VersionFile, VersionState
 from dataplane.contracts.model_config import ModelConfig
 from dataplane.contracts.replica import Device
 from tenants.actor import Actor, reading_as, require
@@ -175,4 +175,4 @@ def _models(actor: Actor) -> QuerySet[Model]:
 
 def _versions(actor: Actor) -> QuerySet[ModelVersion]:
     rows = ModelVersion.objects.for_tenant(actor.tenant).select_related("model", "derived_from__model")
-    return rows.prefetch_related("files__artifact", "aliases")
+    return rows.prefetch_related(Prefetch("files", VersionFile.objects.select_related("artifact")), "aliases")

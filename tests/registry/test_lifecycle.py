@@ -183,12 +183,12 @@ def test_the_database_itself_keeps_what_a_version_holds_and_lets_it_be_filled_in
 def test_a_version_tells_what_its_page_shows_in_the_same_number_of_queries_whatever_there_is(
     personas, bob, version, django_assert_num_queries
 ):
-    with django_assert_num_queries(12):
+    with django_assert_num_queries(11):
         selectors.get_version_detail(actor=bob, version_id=version.id)
     deploy(personas.acme, version=version)
     for name in ("stable", "candidate"):
         lifecycle.set_alias(actor=bob, model_id=version.model_id, name=name, version_id=version.id)
-    with django_assert_num_queries(12):
+    with django_assert_num_queries(11):
         detail = selectors.get_version_detail(actor=bob, version_id=version.id)
     assert detail.dependents == ("the deployment chat", "the alias candidate", "the alias stable")
 
