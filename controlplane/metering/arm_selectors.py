@@ -1,12 +1,11 @@
 """What the requests of a deployment's arms came to, over all tenants that call it: for who judges a version by them.
 
-Everything is read by the index ``usage_by_arm``, and each answer is bounded, by rows or by buckets of time: the rows of
-a candidate with 1 % of the traffic are found without reading the other 99 %.
+Everything is read by the indexes ``usage_by_arm`` and ``usage_by_lost_arm``, and each answer is bounded, by rows or by
+buckets of time: the rows of a candidate with 1 % of the traffic are found without reading the other 99 %.
 """
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from django.db.models import Aggregate, Count, ExpressionWrapper, F, FloatField, Min, Q, QuerySet
@@ -15,7 +14,7 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Extract, Floor, NullIf
 
 from controlplane.metering.models import UsageRow
-from controlplane.metering.settlement import State
+from controlplane.metering.settlement import REPLICA_LOST, State
 from dataplane.contracts.catalog import CANDIDATE, STABLE
 from dataplane.contracts.usage import Outcome
 from tenants.actor import Actor, reading_as, require
@@ -80,12 +79,29 @@ def latest_of_arm(
 ) -> list[ArmRequest]:
     """Return the latest settled requests of an arm that began in a span of time, the latest first.
 
-    Requests whose caller chose the arm, or that failed by their caller's fault, are not among them.
+    Requests whose caller chose the arm, or that failed by their caller's fault, are not among them. Those whose replica
+    the arm lost are, as failed, whoever answered the caller in the end: else an arm that breaks down under requests
+    would look well, because others take them over.
     """
     require(actor, Permission.PLATFORM_FLEET)
     with reading_as(actor):
-        rows = _settled(deployment_id, [arm], since, until).filter(codes.counted).order_by("-started_at")
-        return [ArmRequest._make(row) for row in rows.values_list(*ArmRequest._fields)[:limit]]
+        began = _settled(deployment_id, since, until)
+        served = began.filter(codes.counted, arm=arm).exclude(lost_arm=arm)
+        lost = began.filter(lost_arm=arm).exclude(lost_arm="")
+        found = [ArmRequest._make(row) for row in _latest(served, limit)]
+        found += [_lost(ArmRequest._make(row)) for row in _latest(lost, limit)]
+    return sorted(found, key=lambda request: request.started_at, reverse=True)[:limit]
+
+
+def _latest(rows: QuerySet[UsageRow], limit: int) -> QuerySet[UsageRow, Any]:
+    return rows.order_by("-started_at").values_list(*ArmRequest._fields)[:limit]
+
+
+def _lost(request: ArmRequest) -> ArmRequest:
+    """Return what an arm made of a request that another attempt took over; its figures are the other's."""
+    return request._replace(
+        outcome=Outcome.FAILED, error_code=REPLICA_LOST, ttft_ms=None, completion_tokens=0, phases={}
+    )
 
 
 def arm_buckets(
@@ -98,8 +114,8 @@ def arm_buckets(
     well = ~codes.failed & (Q(phases__cold_ms__isnull=True) | Q(phases__cold_ms__lt=COLD_FROM_MS))
     with reading_as(actor):
         lines = (
-            _settled(deployment_id, _SERVING, since, until)
-            .filter(codes.counted)
+            _settled(deployment_id, since, until)
+            .filter(codes.counted, arm__in=_SERVING)
             .annotate(index=Floor(elapsed_s / width_s))
             .values("arm", "index")
             .annotate(
@@ -120,7 +136,7 @@ def counted_since(*, actor: Actor, deployment_id: str, since: datetime, codes: C
     """Return how many requests of both arms began since a moment, and when the first of them did."""
     require(actor, Permission.PLATFORM_FLEET)
     with reading_as(actor):
-        rows = _settled(deployment_id, _SERVING, since, None).filter(codes.counted)
+        rows = _settled(deployment_id, since, None).filter(codes.counted, arm__in=_SERVING)
         total = rows.aggregate(Count("pk"), Min("started_at"))
     return total["pk__count"], total["started_at__min"]
 
@@ -145,8 +161,8 @@ class _Quantile(Aggregate):
     output_field = FloatField()
 
 
-def _settled(deployment_id: str, arms: Sequence[str], since: datetime, until: datetime | None) -> QuerySet[UsageRow]:
+def _settled(deployment_id: str, since: datetime, until: datetime | None) -> QuerySet[UsageRow]:
     rows = UsageRow.objects.filter(
-        deployment_id=deployment_id, arm__in=arms, state=State.SETTLED, started_at__gte=since, forced=False
+        deployment_id=deployment_id, state=State.SETTLED, started_at__gte=since, forced=False
     )
     return rows if until is None else rows.filter(started_at__lt=until)

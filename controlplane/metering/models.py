@@ -96,7 +96,8 @@ class Price(models.Model):
 class UsageRow(models.Model):
     """What one request used and is charged: the stored :class:`~controlplane.metering.settlement.Settlement`.
 
-    ``phases`` holds what is known of :class:`~dataplane.contracts.usage.Phases`, and nothing where nobody said.
+    ``arm`` is the one that served. ``lost_arm`` is one whose replica was lost under it before, which the caller did not
+    notice. ``phases`` holds what is known of :class:`~dataplane.contracts.usage.Phases`, and nothing where nobody said.
     ``seen_at`` is the database's time of the last new record: a long silence is how the sweep finds the abandoned.
     """
 
@@ -107,6 +108,7 @@ class UsageRow(models.Model):
     key_id = models.CharField(max_length=ID_MAX_CHARS, blank=True)
     replica_id = models.CharField(max_length=64, blank=True)
     arm = models.CharField(max_length=16, blank=True)
+    lost_arm = models.CharField(max_length=16, blank=True, default="")
     endpoint = models.CharField(max_length=64, blank=True)
     stream = models.BooleanField()
     forced = models.BooleanField(default=False)
@@ -142,6 +144,11 @@ class UsageRow(models.Model):
                 name="usage_by_arm",
                 fields=["deployment_id", "arm", "started_at"],
                 condition=Q(state=State.SETTLED.value),
+            ),
+            models.Index(
+                name="usage_by_lost_arm",
+                fields=["deployment_id", "lost_arm", "started_at"],
+                condition=Q(state=State.SETTLED.value) & ~Q(lost_arm=""),
             ),
         ]
         constraints = [

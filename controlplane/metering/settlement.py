@@ -39,7 +39,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
 
     ``prompt_tokens``, ``cached_tokens`` and ``completion_tokens`` are billed; ``delivered_tokens`` reached the caller;
     ``generated_tokens`` is the work of every attempt. ``waits_for`` is who has still to speak before an open row
-    settles. Times are Unix milliseconds; durations, in milliseconds, and ``phases`` are the serving attempt's.
+    settles. ``lost_arm`` is the arm whose replica was lost under an attempt that another took the place of; empty where
+    none was. Times are Unix milliseconds; durations, in milliseconds, and ``phases`` are the serving attempt's.
     """
 
     request_id: str
@@ -49,6 +50,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str
     replica_id: str
     arm: str
+    lost_arm: str
     endpoint: str
     stream: bool
     forced: bool
@@ -129,6 +131,11 @@ class _Attempt:
             return None
         return Source.REPLICA
 
+    @property
+    def was_lost(self) -> bool:
+        """Whether its replica was lost under it, and not only unable to take it."""
+        return self.was_replaced and self.closed is not None and self.closed.error_code == REPLICA_LOST
+
     def text(self, field: str) -> str:
         """The first value that a record of this attempt gives for ``field``."""
         return next((value for record in self.records if (value := getattr(record, field))), "")
@@ -193,6 +200,7 @@ def fold(records: Iterable[UsageRecord], *, presumed_over: bool = False) -> Sett
         key_id=serving.text("key_id"),
         replica_id=serving.text("replica_id"),
         arm=serving.text("arm"),
+        lost_arm=next((attempt.text("arm") for attempt in attempts if attempt.was_lost), ""),
         endpoint=serving.text("endpoint"),
         stream=any(record.stream for record in serving.records),
         forced=any(record.forced for record in serving.records),

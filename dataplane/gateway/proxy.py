@@ -72,7 +72,7 @@ class Proxy:
                             Code.REPLICA_LOST, "The replica that served this request was lost. Try again."
                         ) from lost
                     avoid.add(router.incarnation(replica))
-                    attempt.outcome, attempt.error_code = Outcome.REDISPATCHED, Code.REPLICA_LOST.code
+                    attempt.outcome, attempt.error_code = Outcome.REDISPATCHED, lost.code
                     return False
         return True
 
@@ -140,7 +140,7 @@ class Proxy:
         except msgspec.DecodeError as error:
             raise ReplicaLost(f"answered {upstream.status} without an error envelope") from error
         if code in _ELSEWHERE:
-            raise ReplicaLost(f"answered {code}")
+            raise ReplicaLost(f"answered {code}", code)
         refused = upstream.status < 500 or upstream.status == Code.OVERLOADED.status
         attempt.outcome, attempt.error_code = (Outcome.REFUSED if refused else Outcome.FAILED), code
         await exchange.settle()

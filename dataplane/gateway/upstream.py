@@ -10,12 +10,21 @@ from typing import Self, cast
 
 import httptools
 
+from dataplane.contracts.errors import Code
+
 _HIGH_WATER_BYTES = 256 * 1024
 _CONNECT_TIMEOUT_S = 2.0
 
 
 class ReplicaLost(Exception):
-    """The connection broke, or never came to be, before the answer was complete."""
+    """The connection broke, or never came to be, before the answer was complete.
+
+    ``code`` is what the replica said where it only could not take the request: then nothing of it was lost.
+    """
+
+    def __init__(self, reason: str, code: str = Code.REPLICA_LOST.code) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class _Connection(asyncio.Protocol):

@@ -58,21 +58,21 @@ async def dies_inside_its_answer(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "stream"),
+    ("script", "stream", "code"),
     [
-        (dies, True),
-        (dies, False),
-        (closes_before_answering, True),
-        (dies_after_its_head, True),
-        (dies_inside_its_answer, False),
-        (refuses(503, "shutting_down"), True),
-        (refuses(503, "shutting_down"), False),
-        (refuses(502, "replica_lost"), True),
-        (refuses(502, "replica_lost"), False),
+        (dies, True, "replica_lost"),
+        (dies, False, "replica_lost"),
+        (closes_before_answering, True, "replica_lost"),
+        (dies_after_its_head, True, "replica_lost"),
+        (dies_inside_its_answer, False, "replica_lost"),
+        (refuses(503, "shutting_down"), True, "shutting_down"),
+        (refuses(503, "shutting_down"), False, "shutting_down"),
+        (refuses(502, "replica_lost"), True, "replica_lost"),
+        (refuses(502, "replica_lost"), False, "replica_lost"),
     ],
 )
 async def test_a_replica_that_breaks_before_the_first_byte_costs_the_caller_nothing(
-    world: World, home, script, stream: bool
+    world: World, home, script, stream: bool, code: str
 ) -> None:
     async with gateway(world, home, NO_REDIS) as g:
         g.replicas[0].script = script
@@ -84,6 +84,7 @@ async def test_a_replica_that_breaks_before_the_first_byte_costs_the_caller_noth
         first, second = await g.records(2)
         assert (first.request_id, first.attempt, first.replica_id) == (second.request_id, 1, "rep_0")
         assert (first.outcome, first.last_attempt, first.completion_tokens) == (Outcome.REDISPATCHED, False, 0)
+        assert first.error_code == code
         assert (second.attempt, second.replica_id, second.outcome) == (2, "rep_1", Outcome.STOP)
         assert (second.last_attempt, second.completion_tokens) == (True, 3)
 

@@ -82,6 +82,28 @@ def test_an_end_counts_against_an_arm_where_it_was_our_fault(personas, outcome, 
     assert point.error_rate == (sample[0] if sample else None)
 
 
+@pytest.mark.parametrize("taken_over_by", ["stable", "candidate"])
+def test_a_request_that_lost_its_replica_counts_against_that_arm_whoever_took_it_over(personas, taken_over_by):
+    life = Life(personas.acme.id)
+    first = life.closed(0, Outcome.REDISPATCHED, arm="candidate", error_code="replica_lost")
+    then = {"attempt": 1, "arm": taken_over_by}
+    services.ingest(
+        actor=PLATFORM, records=[first, life.admit(**then), life.final(9, **then), life.closed(9, **then, ttft_ms=80)]
+    )
+    samples = seen()
+    (sample,) = samples.candidate
+    assert (sample.error, sample.error_code, sample.ttft_ms, sample.output_tokens) == (True, "replica_lost", None, 0)
+    assert [each.error for each in samples.stable] == ([False] if taken_over_by == "stable" else [])
+
+
+@pytest.mark.parametrize("code", ["shutting_down", "model_cold"])
+def test_a_replica_that_could_not_take_a_request_says_nothing_of_its_version(personas, code):
+    life = Life(personas.acme.id, arm="candidate")
+    first = life.closed(0, Outcome.REDISPATCHED, error_code=code)
+    services.ingest(actor=PLATFORM, records=[first, life.final(9, attempt=1), life.closed(9, attempt=1)])
+    assert [sample.error for sample in seen().candidate] == [False]
+
+
 def test_what_does_not_speak_of_the_step_is_left_out(personas):
     serve(personas.acme, at_s=-1)
     serve(personas.acme, at_s=60)
@@ -119,16 +141,15 @@ def test_everything_is_read_by_the_index_of_the_arms_and_no_other_arm_with_it(pe
         evidence.arm_series(deployment_id="dep_1", since=BEGAN, until=now, buckets=10)
         evidence.traffic_per_minute(deployment_id="dep_1", now=now)
     asked = [query["sql"] for query in captured if "metering_usagerow" in query["sql"]]
-    assert len(asked) == 4, "one for each arm, the series, the traffic"
+    assert len(asked) == 6, "two for each arm, the series, the traffic"
     with acting_as(PLATFORM), connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
-        for sql in asked:
+        for number, sql in enumerate(asked):
             cursor.execute(f"EXPLAIN {sql}")
             plan = str(cursor.fetchall())
-            assert "usage_by_arm" in plan, sql
-            if sql in asked[:2]:
-                condition = plan[plan.index("Index Cond") :].split("Filter", maxsplit=1)[0]
-                assert "(arm)" in condition, f"the other arm's rows are read as well: {sql}"
+            condition = plan[plan.index("Index Cond") :].split("Filter", maxsplit=1)[0]
+            assert ("usage_by_lost_arm" if number in (1, 3) else "usage_by_arm") in plan, sql
+            assert number > 3 or "arm)" in condition, f"the other arm's rows are read as well: {sql}"
 
 
 def test_a_step_counts_the_arm_that_has_the_lesser_part_of_what_it_needs():
