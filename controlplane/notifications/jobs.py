@@ -59,7 +59,7 @@ async def _post_to(webhook: Webhook, delivery: Delivery) -> Outcome:
 
 def _write_to(delivery: Delivery) -> Outcome:
     try:
-        messages.letter(delivery.announcement, delivery.email).send()
+        messages.letter(delivery).send()
     except (SMTPException, OSError) as error:
         return Outcome(False, error=f"The mail server did not take it: {error}")
     return Outcome(True)

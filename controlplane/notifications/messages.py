@@ -8,7 +8,7 @@ from django.core.mail import EmailMessage
 from django.template.loader import render_to_string
 
 from controlplane.notifications.events import MEANINGS, Event
-from controlplane.notifications.models import Announcement
+from controlplane.notifications.models import Announcement, Delivery
 
 
 def body(told: Announcement) -> bytes:
@@ -18,11 +18,13 @@ def body(told: Announcement) -> bytes:
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def letter(told: Announcement, address: str) -> EmailMessage:
-    """Return the letter to ``address``. The announcement comes with its tenant."""
-    words = {"told": told, "meaning": MEANINGS.get(Event(told.event), ""), "link": link(told)}
+def letter(delivery: Delivery) -> EmailMessage:
+    """Return the letter of a delivery to a person. It comes with its announcement and that with its tenant."""
+    told = delivery.announcement
+    where = urljoin(settings.PAGODA_CONSOLE_URL, delivery.link_path or told.link_path)
+    words = {"told": told, "meaning": MEANINGS.get(Event(told.event), ""), "link": where}
     text = render_to_string("notifications/letter.txt", words)
-    return EmailMessage(subject=f"{told.tenant.name}: {told.headline}", body=text, to=[address])
+    return EmailMessage(subject=f"{told.tenant.name}: {told.headline}", body=text, to=[delivery.email])
 
 
 def link(told: Announcement) -> str:

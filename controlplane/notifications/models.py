@@ -112,6 +112,7 @@ class DeliveryState(models.TextChoices):
 class Delivery(models.Model):
     """One announcement on its way to one webhook or one e-mail address.
 
+    ``link_path`` is where its reader finds what happened, empty where that is the announcement's.
     ``turn`` counts claims; whoever settles shows the turn of its claim. ``claimed_until`` is set while somebody sends.
     """
 
@@ -119,6 +120,7 @@ class Delivery(models.Model):
     announcement = models.ForeignKey(Announcement, on_delete=models.PROTECT, related_name="deliveries")
     webhook = models.ForeignKey(Webhook, on_delete=models.PROTECT, related_name="deliveries", null=True)
     email = models.EmailField(max_length=254, blank=True, default="")
+    link_path = models.CharField(max_length=300, blank=True, default="")
     state = models.CharField(max_length=16, choices=DeliveryState.choices, default=DeliveryState.WAITING)
     attempts = models.IntegerField(default=0)
     turn = models.BigIntegerField(default=0)

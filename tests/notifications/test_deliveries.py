@@ -236,6 +236,14 @@ def test_people_get_a_letter_with_a_link(personas):
     assert len(mail.outbox) == 1
 
 
+def test_who_runs_the_platform_gets_the_link_of_the_platforms_page(personas):
+    tell(personas.acme, people=[personas.root, personas.bob], platform_link_path="/platform/versions/v3")
+    deliver()
+    read = {letter.to[0]: "/t/acme/versions/v3" in letter.body for letter in mail.outbox}
+    assert read == {"bob@acme.example": True, "root@pagoda.example": False}
+    assert any("/platform/versions/v3" in letter.body for letter in mail.outbox)
+
+
 def test_a_letter_that_the_mail_server_does_not_take_is_tried_again(personas, settings):
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 1

@@ -34,7 +34,7 @@ from dataplane.contracts.replica import ReplicaState
 from tenants.actor import acting_as, key_actor, member_actor, system_actor
 from tenants.audit import verify_chain
 from tenants.errors import Conflict, Forbidden, Invalid, NotFound
-from tenants.models import AuditEvent, AuditHead
+from tenants.models import AuditEvent, AuditHead, Member
 from tenants.roles import Scope
 from tenants.services import issue_key
 
@@ -349,6 +349,22 @@ def test_people_are_told_of_what_concerns_them(world, personas, bob, alice):
     }
     assert {announcement.subject_id for announcement in told} == {rollout.id}
     assert told[0].link_path == f"/t/acme/rollouts/{rollout.id}"
+    with acting_as(PLATFORM):
+        links = dict(
+            Delivery.objects.filter(announcement__event="rollout.awaiting_approval").values_list("email", "link_path")
+        )
+    assert links == {"alice@acme.example": "", "root@pagoda.example": f"/platform/rollouts/{rollout.id}"}
+
+
+def test_who_has_left_the_tenant_hears_no_more_of_its_rollouts(world, personas, bob):
+    rollout = walk(begun(world, bob, ONE_STEP), "awaiting_approval")
+    with acting_as(PLATFORM):
+        Member.objects.filter(user=personas.bob).delete()
+        Delivery.objects.all().delete()
+    services.roll_back(actor=member_actor(personas.alice, "acme"), rollout_id=rollout.id)
+    assert walk(rollout, "rolled_back").state == "rolled_back"
+    with acting_as(PLATFORM):
+        assert not Delivery.objects.filter(email="bob@acme.example").exists()
 
 
 def test_the_chain_of_the_audit_vouches_for_what_was_judged(world, bob):

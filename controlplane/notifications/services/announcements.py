@@ -20,6 +20,7 @@ def announce(
     headline: str,
     link_path: str,
     people: Sequence[User] = (),
+    platform_link_path: str = "",
 ) -> Announcement:
     """Tell the webhooks of ``tenant`` that want the event, and ``people`` by e-mail, once the transaction is committed.
 
@@ -34,6 +35,7 @@ def announce(
         headline: one sentence that says it to a person.
         link_path: the console's page of it, such as ``/t/acme/rollouts/rol_...``.
         people: who is written to; platform admins may be among them.
+        platform_link_path: the page for those: they are no members, and find none at ``link_path``.
 
     Raises:
         ValueError: there is no such event.
@@ -54,7 +56,13 @@ def announce(
     )
     # Race: a webhook switched off or deleted at this moment. It gets a row all the same, which its deliverer ends.
     to_webhooks = [Delivery(tenant=tenant, announcement=told, webhook=webhook) for webhook in wanting.order_by("pk")]
-    addresses = {person.email for person in people if person.is_active} if settings.PAGODA_SENDS_MAIL else set()
-    to_people = [Delivery(tenant=tenant, announcement=told, email=address) for address in sorted(addresses)]
+    readers = {person.email: person for person in people if person.is_active} if settings.PAGODA_SENDS_MAIL else {}
+    to_people = [
+        Delivery(
+            tenant=tenant, announcement=told, email=address,
+            link_path=platform_link_path if person.is_platform_admin else "",
+        )
+        for address, person in sorted(readers.items())
+    ]  # fmt: skip
     Delivery.objects.bulk_create(to_webhooks + to_people)
     return told

@@ -1,5 +1,7 @@
 """Whom a transition is announced to, and in which words."""
 
+from django.db.models import Q, QuerySet
+
 from controlplane.deployments.models import Deployment
 from controlplane.notifications import services as notifications
 from controlplane.notifications.events import Event
@@ -38,18 +40,22 @@ def announce(rollout: Rollout, deployment: Deployment) -> None:
         people=_approvers(rollout) if state is RolloutState.AWAITING_APPROVAL else _concerned(rollout),
         headline=f"{headline} {rollout.reason}".strip(),
         link_path=f"/t/{deployment.owner}/rollouts/{rollout.id}",
+        platform_link_path=f"/platform/rollouts/{rollout.id}",
     )  # fmt: skip
 
 
 def _approvers(rollout: Rollout) -> list[User]:
-    owners = Member.objects.filter(tenant_id=rollout.tenant_id, role=Role.OWNER).values("user_id")
-    people = User.objects.filter(is_active=True, pk__in=owners) | User.objects.filter(
-        is_active=True, is_platform_admin=True
-    )
-    return list(people.exclude(pk=rollout.author_user_id).order_by("email"))
+    owners = Member.objects.filter(tenant_id=rollout.tenant_id, role=Role.OWNER)
+    return list(_among(owners).exclude(pk=rollout.author_user_id))
 
 
 def _concerned(rollout: Rollout) -> list[User]:
-    """Who made it and who approved it."""
-    ids = [pk for pk in (rollout.author_user_id, rollout.approved_by_id) if pk is not None]
-    return list(User.objects.filter(pk__in=ids).order_by("email"))
+    """Who made it and who approved it, of those who may still see it."""
+    members = Member.objects.filter(tenant_id=rollout.tenant_id)
+    return list(_among(members).filter(pk__in=[rollout.author_user_id, rollout.approved_by_id]))
+
+
+def _among(members: QuerySet[Member]) -> QuerySet[User]:
+    """The people behind ``members``, and those who run the platform."""
+    may_see = Q(pk__in=members.values("user_id")) | Q(is_platform_admin=True)
+    return User.objects.filter(may_see, is_active=True).order_by("email")
