@@ -1,10 +1,7 @@
-"""The life of a delivery, pure: what an attempt's outcome makes of it, and who is next. Randomness is an argument."""
+"""The life of a delivery, pure: what an attempt's outcome makes of it. Randomness is an argument."""
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 PAUSES_S = (5, 60, 300, 1_800, 7_200, 18_000, 28_800, 36_000)
 """After each failed attempt but the last; together about 25 hours, so that a receiver that is down overnight hears."""
@@ -16,7 +13,6 @@ MOST_AT_ONCE, MOST_OF_TENANT = 40, 5
 """How many deliveries one run sends, and how many of one tenant, whose receivers may all be slow."""
 
 _GONE = 410
-_Id = TypeVar("_Id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +63,3 @@ def pause(attempts: int, jitter: float) -> timedelta | None:
 def has_failed_for_good(failing_since: datetime | None, now: datetime) -> bool:
     """Say whether a webhook that fails now, and did since ``failing_since``, is to be switched off."""
     return failing_since is not None and now - failing_since >= FAILING_FOR
-
-
-def fair(due: Iterable[tuple[_Id, str]]) -> list[_Id]:
-    """Return the ids to send in this run, of ``due`` as (id, tenant), the longest due first."""
-    taken: list[_Id] = []
-    of_tenant: Counter[str] = Counter()
-    for found, tenant_id in due:
-        if of_tenant[tenant_id] < MOST_OF_TENANT and len(taken) < MOST_AT_ONCE:
-            of_tenant[tenant_id] += 1
-            taken.append(found)
-    return taken

@@ -14,8 +14,8 @@ from webhook_receiver import Receiver, is_accepted
 from controlplane.jobs import run
 from controlplane.jobs import services as job_services
 from controlplane.jobs.lease import JobState
-from controlplane.notifications.models import Webhook
-from controlplane.notifications.schedule import MAX_ATTEMPTS, Outcome
+from controlplane.notifications.models import Announcement, Delivery, Webhook
+from controlplane.notifications.schedule import MAX_ATTEMPTS, MOST_OF_TENANT, Outcome
 from controlplane.notifications.services import (
     claim_due,
     delete_webhook,
@@ -221,6 +221,19 @@ def test_a_slow_receiver_of_one_tenant_keeps_no_other_waiting_for_its_turn(perso
     tell(personas.acme)
     deliver()
     assert [got.path for got in receiver.received].count("/hooks?from=pagoda") == 1
+
+
+def test_a_backlog_of_one_tenant_leaves_room_for_others_however_long_it_is(personas, receiver):
+    evil, acme = hook(personas.mallory, receiver.url, slug="evil"), hook(personas.alice, receiver.url)
+    told = tell(personas.evil)
+    rows = [Announcement(tenant=personas.evil, event=told.event, headline="x", link_path="/") for _ in range(1_100)]
+    with acting_as(SYSTEM):
+        made = Announcement.objects.bulk_create(rows)
+        Delivery.objects.bulk_create(Delivery(tenant=personas.evil, announcement=each, webhook=evil) for each in made)
+    tell(personas.acme)
+    claimed = claim_due(actor=SYSTEM)
+    assert [delivery.webhook_id for delivery in claimed].count(acme.pk) == 1
+    assert len(claimed) == 1 + MOST_OF_TENANT
 
 
 def test_people_get_a_letter_with_a_link(personas):

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from controlplane.notifications.schedule import (
     FAILING_FOR,
     MAX_ATTEMPTS,
-    MOST_AT_ONCE,
-    MOST_OF_TENANT,
     answered,
-    fair,
     has_failed_for_good,
     pause,
 )
@@ -62,18 +59,3 @@ def test_anything_else_is_tried_again_and_says_what_came(status):
 def test_gone_is_final():
     outcome = answered(410)
     assert (outcome.delivered, outcome.final, outcome.gone) == (False, True, True)
-
-
-@given(st.lists(st.sampled_from("abcdefghijkl"), max_size=200))
-def test_one_tenants_backlog_keeps_nobody_else_waiting(tenants):
-    due = list(enumerate(tenants))
-    taken = fair(due)
-    assert taken == sorted(set(taken))
-    assert len(taken) <= MOST_AT_ONCE
-    for tenant in set(tenants):
-        mine = [number for number, owner in due if owner == tenant]
-        chosen = [number for number in taken if tenants[number] == tenant]
-        assert chosen == mine[: len(chosen)]
-        assert len(chosen) <= MOST_OF_TENANT
-        if len(taken) < MOST_AT_ONCE:
-            assert len(chosen) == min(len(mine), MOST_OF_TENANT)

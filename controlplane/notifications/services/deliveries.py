@@ -4,13 +4,13 @@ import random
 from datetime import datetime, timedelta
 
 import structlog
-from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db.models import F, Q, Window
+from django.db.models.functions import Now, RowNumber
 from django.utils import timezone
 
 from controlplane.notifications import schedule
 from controlplane.notifications.models import REASON_MAX_CHARS, Delivery, DeliveryState, Webhook
-from controlplane.notifications.schedule import Outcome
+from controlplane.notifications.schedule import MOST_AT_ONCE, MOST_OF_TENANT, Outcome
 from controlplane.notifications.services.webhooks import locked
 from tenants import audit
 from tenants.actor import Actor, acting_as, require
@@ -19,7 +19,6 @@ from tenants.roles import Permission
 
 CLAIM = timedelta(seconds=60)
 """How long a deliverer has; longer than an attempt may take. Who died in it is followed by another after it."""
-_LOOKED_AT = 1_000
 _log = structlog.get_logger(__name__)
 
 
@@ -28,7 +27,10 @@ def claim_due(*, actor: Actor) -> list[Delivery]:
     with acting_as(actor):
         free = Q(claimed_until=None) | Q(claimed_until__lte=Now())
         due = Delivery.objects.filter(free, state=DeliveryState.WAITING, next_at__lte=Now()).order_by("next_at", "id")
-        chosen = schedule.fair(due.values_list("id", "tenant_id")[:_LOOKED_AT])
+        # Counted over all that is due: of a part, one tenant's backlog could be the whole.
+        place = Window(RowNumber(), partition_by="tenant_id", order_by=["next_at", "id"])
+        first = due.annotate(place=place).filter(place__lte=MOST_OF_TENANT)
+        chosen = list(first.values_list("id", flat=True)[:MOST_AT_ONCE])
         related = due.filter(id__in=chosen).select_related("announcement__tenant", "webhook")
         # Race: several deliverers at once. Each takes the rows that no other has locked, and finds those claimed that
         # another has just committed.
