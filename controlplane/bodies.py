@@ -1,12 +1,20 @@
 """A bound on request bodies, before Django: it keeps a whole body on disk before any view can refuse it."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+
+from controlplane.api.errors import envelope, is_api
+from dataplane.contracts.ids import Kind, new_id
 
 MAX_BODY_BYTES = 9 * 1024 * 1024
 """Above the largest that any view takes, a batch of usage records; views have closer bounds of their own."""
 BODY_TIMEOUT_S = 30.0
+_REFUSALS = {
+    408: ("too_slow", "The body did not arrive in time."),
+    413: ("body_too_large", "The body is too large."),
+}
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -28,7 +36,7 @@ class BoundedBodies:
         body = _Body(receive)
         await self._application(scope, body.receive, send)
         if body.refused:
-            await _refuse(send, body.refused)
+            await _refuse(send, body.refused, for_program=is_api(scope["path"]))
 
 
 class _Body:
@@ -61,8 +69,11 @@ class _Body:
         return message
 
 
-async def _refuse(send: Send, status: int) -> None:
-    text = b"The body is too large." if status == 413 else b"The body did not arrive in time."
-    headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(text)), (b"connection", b"close")]
+async def _refuse(send: Send, status: int, *, for_program: bool) -> None:
+    code, message = _REFUSALS[status]
+    kind, text = b"text/plain", message.encode()
+    if for_program:
+        kind, text = b"application/json", json.dumps(envelope(code, message, {}, new_id(Kind.REQUEST))).encode()
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(text)), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})

@@ -9,8 +9,11 @@ import structlog
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.views.defaults import page_not_found
+from django.views.defaults import server_error as page_server_error
 from whitenoise.middleware import WhiteNoiseMiddleware
 
+from controlplane.api.errors import is_api, refusal
 from dataplane.contracts.headers import PUBLIC_REQUEST_ID
 from dataplane.contracts.ids import Kind, new_id
 from tenants import audit
@@ -36,7 +39,7 @@ class RequestContextMiddleware:
             structlog.contextvars.bound_contextvars(request_id=request_id),
             audit.originating(audit.Origin(request_id=request_id, address=address)),
         ):
-            response = self._get_response(request) if not _has_nul(request) else _no_nul()
+            response = self._get_response(request) if not _has_nul(request) else _no_nul(request)
         response[PUBLIC_REQUEST_ID] = request_id
         return response
 
@@ -45,9 +48,26 @@ def _has_nul(request: HttpRequest) -> bool:
     return "\0" in request.path or "%00" in request.META.get("QUERY_STRING", "")
 
 
-def _no_nul() -> HttpResponse:
+def _no_nul(request: HttpRequest) -> HttpResponse:
     """Refuse what PostgreSQL has no text for, before an address is used to look something up."""
-    return HttpResponse("An address has no NUL character.", status=400, content_type="text/plain")
+    message = "An address has no NUL character."
+    if is_api(request.path):
+        return refusal(400, "invalid_address", message)
+    return HttpResponse(message, status=400, content_type="text/plain")
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Answer an address that is no route's: to programs in their own shape."""
+    if is_api(request.path):
+        return refusal(404, "not_found", "There is nothing here. See the OpenAPI document for what there is.")
+    return page_not_found(request, exception)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Answer where something failed that nobody foresaw; the log has it under the request's id."""
+    if is_api(request.path):
+        return refusal(500, "internal", "Something failed on our side. Tell us the request id.")
+    return page_server_error(request)
 
 
 class StaticMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]  # WhiteNoise has no types

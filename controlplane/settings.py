@@ -265,8 +265,9 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": [],  # services and selectors decide
     "DEFAULT_PARSER_CLASSES": ["controlplane.api.inputs.JsonParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "controlplane.api.document.Operation",
     "EXCEPTION_HANDLER": "controlplane.api.errors.handle",
+    "URL_FORMAT_OVERRIDE": None,  # ?format= is a parameter that nobody knows, as any other
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Pagoda",
@@ -274,7 +275,8 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    "POSTPROCESSING_HOOKS": ["controlplane.api.document.describe_errors"],
+    "COMPONENT_SPLIT_PATCH": False,  # what a PATCH requires, it requires
+    "POSTPROCESSING_HOOKS": ["controlplane.api.document.describe_answers"],
 }
 
 # ------------------------------------------------------------------------------------------------------------ sign-in

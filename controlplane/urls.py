@@ -4,6 +4,8 @@ from django.urls import include, path
 
 from controlplane import health
 
+handler404 = "controlplane.middleware.not_found"
+handler500 = "controlplane.middleware.server_error"
 urlpatterns = [
     path("healthz", health.live, name="health"),
     path("account/", include("allauth.urls")),

@@ -240,6 +240,7 @@ class DeploymentView(TenantView):
     """One deployment."""
 
     writes = Permission.DEPLOYMENTS_WRITE
+    takes = frozenset({"confirm"})
 
     @extend_schema(operation_id="get_deployment", responses=DeploymentSerializer)
     def get(self, request: Request, deployment_id: str) -> Response:

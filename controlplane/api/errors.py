@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 from django.core.exceptions import PermissionDenied
-from django.http import Http404
+from django.http import Http404, JsonResponse
 from rest_framework import exceptions
 from rest_framework.response import Response
 
@@ -45,9 +45,23 @@ def envelope(code: str, message: str, fields: dict[str, str], request_id: str) -
     return {"error": {"code": code, "message": message, "fields": fields, "request_id": request_id}}
 
 
+def is_api(path: str) -> bool:
+    """Say whether an address is a program's, which reads errors as JSON wherever they come from."""
+    return path.startswith("/api/")
+
+
+def refusal(status: int, code: str, message: str) -> JsonResponse:
+    """Return an answer that refuses, made where the framework of the API is not at hand."""
+    return JsonResponse(envelope(code, message, {}, _request_id()), status=status)
+
+
+def _request_id() -> str:
+    request_id: str = structlog.contextvars.get_contextvars().get("request_id", "")
+    return request_id
+
+
 def _answer(status: int, code: str, message: str, fields: dict[str, str]) -> Response:
-    request_id = structlog.contextvars.get_contextvars().get("request_id", "")
-    body = envelope(code, message, fields, request_id)
+    body = envelope(code, message, fields, _request_id())
     headers = {"WWW-Authenticate": AUTHENTICATE} if status == 401 else {}
     return Response(body, status=status, headers=headers)
 

@@ -11,6 +11,13 @@ from dataplane.contracts import strict_json
 from dataplane.contracts.catalog import Limits
 
 MAX_BODY_BYTES = 1024 * 1024
+_JSON_TYPES: tuple[tuple[type[serializers.Field[Any, Any, Any, Any]], tuple[type, ...], str], ...] = (
+    (serializers.BooleanField, (bool,), "true or false"),
+    (serializers.IntegerField, (int,), "a whole number"),
+    (serializers.FloatField, (int, float), "a number"),
+    (serializers.CharField, (str,), "text"),
+)
+"""What a field takes of JSON. The framework takes "1" and 1.0 for 1, "no" for false and 7 for "7"; we do not."""
 
 
 class BodyTooLarge(APIException):
@@ -45,15 +52,18 @@ class JsonParser(BaseParser):
 
 
 class ClosedSerializer(serializers.Serializer[Any]):
-    """An input of known fields; one that is not known is refused by name, never ignored."""
+    """A JSON object of known fields; one that is not known, or of another type, is refused by name."""
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:  # noqa: ANN401 - as the framework has it
-        """Check the names, then the values."""
+        """Check the names, then the types, then the values."""
         if isinstance(data, Mapping):
             unknown = sorted(set(data) - set(self.fields))
             if unknown:
                 known = ", ".join(self.fields) or "none"
                 raise serializers.ValidationError(dict.fromkeys(unknown, f"There is no such field. Known: {known}."))
+            faults = {name: fault for name, value in data.items() if (fault := _mistyped(self.fields[name], value))}
+            if faults:
+                raise serializers.ValidationError(faults)
         values: dict[str, Any] = super().to_internal_value(data)
         return values
 
@@ -65,6 +75,18 @@ class LimitsSerializer(ClosedSerializer):
     tokens_per_minute = serializers.IntegerField(allow_null=True)
     concurrent_requests = serializers.IntegerField(allow_null=True)
     max_request_tokens = serializers.IntegerField(allow_null=True)
+
+
+def _mistyped(field: serializers.Field[Any, Any, Any, Any], value: Any) -> Any:  # noqa: ANN401 - JSON is anything
+    """Return what is wrong with the JSON types of ``value``, nested as it is; nothing where they fit."""
+    if isinstance(field, serializers.ListField) and isinstance(value, list):
+        return {index: fault for index, each in enumerate(value) if (fault := _mistyped(field.child, each))}
+    if isinstance(field, serializers.DictField) and isinstance(value, dict):
+        return {name: fault for name, each in value.items() if (fault := _mistyped(field.child, each))}
+    for kind, types, words in _JSON_TYPES:
+        if isinstance(field, kind) and value is not None and type(value) not in types:
+            return f"This is {words}."
+    return None
 
 
 def read(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:  # noqa: ANN401 - unchecked input

@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from controlplane.api.access import TenantView
 from controlplane.api.inputs import ClosedSerializer, LimitsSerializer, limits, read
 from controlplane.api.listing import list_of, listed
+from controlplane.deployments import selectors as deployments
 from dataplane.contracts.catalog import Limits
 from tenants import selectors, services
 from tenants.roles import Permission, Scope
@@ -82,6 +83,7 @@ class KeysView(TenantView):
     def post(self, request: Request) -> Response:
         """Make a key. Its text is in this answer and nowhere else."""
         values = read(NewKeySerializer, request.data)
+        deployments.check_callable(actor=self.actor, deployment_ids=values["deployment_ids"] or ())
         issued = services.issue_key(
             actor=self.actor,
             name=values["name"],

@@ -200,6 +200,8 @@ class ArchiveVersionView(TenantView):
 class VersionDifferenceView(TenantView):
     """Two versions side by side."""
 
+    takes = frozenset(ComparedSerializer().fields)
+
     @extend_schema(operation_id="compare_versions", parameters=[ComparedSerializer], responses=DifferenceSerializer)
     def get(self, request: Request, version_id: str) -> Response:
         """Return what changed from the version `since` to this one."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,10 +13,13 @@ from controlplane.api.inputs import ClosedSerializer, read
 from controlplane.api.listing import list_of, listed
 from controlplane.rollouts import plan as plans
 from controlplane.rollouts import selectors, services
+from controlplane.rollouts.gates import NEEDS_WAIVER
 from controlplane.rollouts.plan import JudgeSettings
+from controlplane.rollouts.states import Command, RolloutState
 from tenants.actor import Actor
 from tenants.roles import Permission
 
+_COMMANDS = serializers.ListField(child=serializers.ChoiceField(choices=[each.value for each in Command]))
 _PLAN = plans.DEFAULT_PLAN
 _FIELDS: dict[type, type[serializers.Field[Any, Any, Any, Any]]] = {
     bool: serializers.BooleanField,
@@ -80,12 +83,23 @@ class ReasonedSerializer(SeenSerializer):
     reason = serializers.CharField(default="", allow_blank=True, max_length=services.REASON_MAX_CHARS)
 
 
+class WaiversSerializer(ClosedSerializer):
+    """For each gate that is not run yet, why the candidate may go on without it."""
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """Make a field of each gate, so that there is one list of them."""
+        return {
+            gate.value: serializers.CharField(required=False, max_length=services.REASON_MAX_CHARS)
+            for gate in NEEDS_WAIVER
+        }
+
+
 class ApprovalSerializer(SeenSerializer):
     """What is approved: this content after this step. Each gate that was not run needs a waiver, which says why."""
 
     digest = serializers.CharField(max_length=128)
     step = serializers.IntegerField()
-    waivers = serializers.DictField(child=serializers.CharField(max_length=services.REASON_MAX_CHARS), default=dict)
+    waivers = WaiversSerializer(default=dict)
 
 
 class RollbackSerializer(ClosedSerializer):
@@ -118,18 +132,23 @@ class RolloutSerializer(serializers.Serializer[Any]):
     deployment = serializers.CharField(source="rollout.deployment.name")
     stable = RolloutVersionSerializer(source="rollout.stable_version")
     candidate = RolloutVersionSerializer(source="rollout.candidate_version")
-    state = serializers.CharField()
+    state = serializers.ChoiceField(choices=[each.value for each in RolloutState])
     step = serializers.IntegerField(source="rollout.step")
     weight = serializers.IntegerField(help_text="the candidate's part of the traffic, in per cent")
     waits_for = serializers.CharField()
     reason = serializers.CharField(source="rollout.reason")
     revision = serializers.IntegerField(source="rollout.revision")
-    commands = serializers.ListField(child=serializers.CharField())
+    commands = serializers.SerializerMethodField()
     plan = PlanSerializer(source="rollout.plan")
     author = serializers.CharField(source="rollout.author_label")
     created_at = serializers.DateTimeField(source="rollout.created_at")
     entered_at = serializers.DateTimeField(source="rollout.entered_at")
     ended_at = serializers.DateTimeField(source="rollout.ended_at", allow_null=True)
+
+    @extend_schema_field(_COMMANDS)
+    def get_commands(self, summary: selectors.RolloutSummary) -> list[str]:
+        """Return them in the order of their declaration, which is the same each time."""
+        return [command.value for command in Command if command in summary.commands]
 
 
 class RolloutEventSerializer(serializers.Serializer[Any]):
@@ -196,6 +215,7 @@ class RolloutsView(TenantView):
     """A tenant's rollouts."""
 
     writes = Permission.ROLLOUTS_WRITE
+    takes = frozenset({"deployment_id"})
 
     @extend_schema(
         operation_id="list_rollouts",

@@ -174,7 +174,7 @@ class UploadPartView(APIView):
         operation_id="put_part",
         description="Send a part to the address that announce_part has returned. Ask for a new one where it fails.",
         request={"application/octet-stream": OpenApiTypes.BINARY},
-        responses={200: None},
+        responses=ArrivedPartSerializer,
         parameters=[
             OpenApiParameter("expires", OpenApiTypes.STR),
             OpenApiParameter("signature", OpenApiTypes.STR),

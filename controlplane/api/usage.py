@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api.access import TenantView
-from controlplane.api.inputs import ClosedSerializer, read
+from controlplane.api.inputs import read
 from controlplane.api.listing import list_of, listed
 from controlplane.metering import selectors
 from controlplane.metering.selectors import MAX_PAGE_ROWS, Dimension
@@ -19,10 +19,9 @@ _DEFAULT_SPAN = timedelta(days=30)
 _FIRST_YEAR = 2000
 
 
-class UsageQuerySerializer(ClosedSerializer):
+class UsageQuerySerializer(serializers.Serializer[Any]):
     """Which usage: the hours from ``since`` to before ``until``, by default the last 30 days by day."""
 
-    tenant = serializers.CharField(required=False)
     by = serializers.ChoiceField(choices=list(Dimension), default=Dimension.DAY.value)
     since = serializers.DateTimeField(required=False)
     until = serializers.DateTimeField(required=False)
@@ -47,10 +46,9 @@ class UsageLineSerializer(serializers.Serializer[Any]):
     charge_microusd = serializers.IntegerField()
 
 
-class RequestsQuerySerializer(ClosedSerializer):
+class RequestsQuerySerializer(serializers.Serializer[Any]):
     """Which requests, and which page of them."""
 
-    tenant = serializers.CharField(required=False)
     limit = serializers.IntegerField(default=50, min_value=1, max_value=MAX_PAGE_ROWS)
     before = serializers.CharField(required=False, max_length=32, help_text="The id of the last row you have.")
     key_id = serializers.CharField(required=False, max_length=32)
@@ -87,6 +85,8 @@ class RequestSerializer(serializers.Serializer[Any]):
 class UsageView(TenantView):
     """The tenant's usage."""
 
+    takes = frozenset(UsageQuerySerializer().fields)
+
     @extend_schema(operation_id="get_usage", parameters=[UsageQuerySerializer], responses=list_of(UsageLineSerializer))
     def get(self, request: Request) -> Response:
         """Break usage down by deployment, version, key, hour or day. The sums are seconds behind."""
@@ -109,13 +109,14 @@ class MonthUsageView(TenantView):
 class RequestsView(TenantView):
     """The tenant's requests."""
 
+    takes = frozenset(RequestsQuerySerializer().fields)
+
     @extend_schema(
         operation_id="list_requests", parameters=[RequestsQuerySerializer], responses=list_of(RequestSerializer)
     )
     def get(self, request: Request) -> Response:
         """List requests, newest first, a page at a time."""
         query = read(RequestsQuerySerializer, request.query_params.dict())
-        query.pop("tenant", None)
         return listed(RequestSerializer, selectors.list_requests(actor=self.actor, **query))
 
 

@@ -296,6 +296,11 @@ def test_a_person_needs_the_csrf_token_and_a_program_does_not(personas, program)
         ({"name": "app", "scopes": ["root"]}, 422, "invalid", "scopes.0"),
         ({"name": "app", "lifetime_days": 0}, 422, "invalid", "lifetime_days"),
         ({"name": "app", "deployment_ids": ["x"]}, 422, "invalid", "deployment_ids"),
+        ({"name": 7}, 422, "invalid", "name"),
+        ({"name": "app", "lifetime_days": "7"}, 422, "invalid", "lifetime_days"),
+        ({"name": "app", "lifetime_days": 7.0}, 422, "invalid", "lifetime_days"),
+        ({"name": "app", "lifetime_days": True}, 422, "invalid", "lifetime_days"),
+        ({"name": "app", "deployment_ids": [7]}, 422, "invalid", "deployment_ids.0"),
         ([], 422, "invalid", ""),
         (b'{"name": NaN}', 400, "parse_error", None),
         (b'{"name": "a", "name": "b"}', 400, "parse_error", None),
@@ -333,3 +338,33 @@ def test_every_error_has_the_one_shape(alice, program):
 def test_an_unknown_query_is_refused_by_name(program):
     assert error(program, "GET", "/usage?colour=red")["fields"].keys() == {"colour"}
     assert error(program, "GET", "/requests?limit=0")["fields"].keys() == {"limit"}
+    assert error(program, "GET", "/rollouts?deployment=dep_1")["fields"].keys() == {"deployment"}
+    assert error(program, "GET", "/me?format=xml")["fields"].keys() == {"format"}
+
+
+def test_what_no_view_answers_has_the_shape_of_every_error(program):
+    for path, status, code in (("/api/v1/colours", 404, "not_found"), ("/api/v1/me?x=%00", 400, "invalid_address")):
+        answer = program.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+        assert answer.json()["error"]["request_id"] == answer["x-request-id"]
+
+
+def test_a_failure_of_ours_is_told_with_its_request_and_nothing_else(program, monkeypatch):
+    def broken(**_: object) -> None:
+        raise RuntimeError("the secret cause")
+
+    monkeypatch.setattr("controlplane.registry.selectors.list_models", broken)
+    program.raise_request_exception = False
+    answer = program.get("/api/v1/models")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal")
+    assert answer.json()["error"]["request_id"] == answer["x-request-id"]
+    assert b"secret cause" not in answer.content
+
+
+def test_a_key_is_bound_to_deployments_that_its_tenant_may_call_only(alice, personas):
+    own, foreign = deploy(personas.acme), deploy(personas.evil)
+    for unknown in (foreign.id, own.id.translate(str.maketrans("0123456789", "9876543210"))):
+        refusal = error(alice, "POST", "/keys", {"name": "app", "deployment_ids": [own.id, unknown]})
+        assert refusal["fields"] == {"deployment_ids": f"There is no deployment {unknown} that you may call."}
+    issued = send(alice, "POST", "/keys", {"name": "app", "deployment_ids": [own.id]}, 201)
+    assert issued["key"]["deployment_ids"] == [own.id]

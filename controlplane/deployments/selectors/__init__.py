@@ -4,6 +4,7 @@ from controlplane.deployments.dependents import Dependents
 from controlplane.deployments.selectors.deployments import (
     DeploymentName,
     DeploymentSummary,
+    check_callable,
     deployment_names,
     deployment_state,
     find_deployment,
@@ -42,6 +43,7 @@ __all__ = [
     "Standing",
     "TenantPool",
     "by_tenant",
+    "check_callable",
     "deployment_names",
     "deployment_state",
     "find_deployment",

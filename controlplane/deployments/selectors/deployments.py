@@ -13,7 +13,7 @@ from controlplane.deployments.selectors.rows import own_deployment, replica_repo
 from controlplane.deployments.standing import DeploymentState, Standing
 from dataplane.contracts.replica import ReplicaReport, ReplicaState
 from tenants.actor import Actor, reading_as, require
-from tenants.errors import NotFound
+from tenants.errors import Invalid, NotFound
 from tenants.roles import Permission
 
 
@@ -94,6 +94,21 @@ def deployment_names(*, actor: Actor, deployment_ids: Collection[str] | None = N
         row.pk: DeploymentName(row.name if is_own else f"{row.owner}/{row.name}", is_own, row.state == Life.DELETED)
         for row, is_own in sorted(rows, key=lambda pair: (pair[0].state == Life.DELETED, not pair[1]))
     }
+
+
+def check_callable(*, actor: Actor, deployment_ids: Collection[str]) -> None:
+    """Refuse deployments that the tenant may not call, before a key is bound to them.
+
+    Raises:
+        Invalid: there are such; another tenant's and those that never were are told in the same words.
+    """
+    require(actor, Permission.DEPLOYMENTS_READ)
+    with reading_as(actor):
+        callable_ids = set(_visible(actor).filter(pk__in=deployment_ids).values_list("pk", flat=True))
+    unknown = sorted(set(deployment_ids) - callable_ids)
+    if unknown:
+        reason = f"There is no deployment {', '.join(unknown)} that you may call."
+        raise Invalid(reason, fields={"deployment_ids": reason})
 
 
 def find_deployment(*, actor: Actor, name: str) -> DeploymentSummary | None:
