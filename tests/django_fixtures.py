@@ -6,6 +6,7 @@ tables afterwards. ``personas`` gives the people of every story. A test that ask
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from allauth.account.models import EmailAddress
 from django.conf import settings
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, transaction
 from psycopg import sql
 
 from stack.postgres import APP_ROLE, OWNER_ROLE, Postgres
@@ -58,6 +59,16 @@ def process_environment(postgres: Postgres, redis_url: str) -> dict[str, str]:
         "DATABASE_OWNER_URL": postgres.url(OWNER_ROLE, DATABASE),
         "REDIS_URL": redis_url,
     }
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """A transaction that is undone at its end, and in which services open their own as in a test's."""
+    atomic = transaction.atomic()
+    atomic._from_testcase = True
+    with atomic:
+        yield
+        transaction.set_rollback(True)
 
 
 @pytest.fixture

@@ -40,24 +40,28 @@ def build(personas: Personas) -> dict[str, str]:
     return acme | {"user_id": personas.carol.id, "job_id": job_id, "acme_key": acme["key"], "evil_key": evil.text}
 
 
+def canary(slug: str) -> str:
+    """Return the text that the names of a tenant's things contain, and that no other tenant may ever read."""
+    return f"sesame-{slug}"
+
+
 def things(tenant: Tenant, owner: User) -> dict[str, str]:
     """Make one thing of each kind that belongs to a tenant; return them by the names of URL arguments."""
-    slug, actor = tenant.slug, member_actor(owner, tenant.slug)
-    issued = services.issue_key(actor=actor, name=f"of {slug}", scopes=list(Scope))
-    invited = services.invite_member(actor=actor, email=f"dave@{slug}.example", role=Role.VIEWER)
+    slug, mark, actor = tenant.slug, canary(tenant.slug), member_actor(owner, tenant.slug)
+    issued = services.issue_key(actor=actor, name=f"key {mark}", scopes=list(Scope))
+    invited = services.invite_member(actor=actor, email=f"dave@{mark}.example", role=Role.VIEWER)
     services.playground_key(actor=actor)
-    version = make_version(tenant)
-    deployment = deploy(tenant, version=version)
-    rollout = create_rollout(
-        actor=actor, deployment_id=deploy(tenant, name="moving").id, candidate_version_id=version.id
-    )
+    version = make_version(tenant, f"tiny-{mark}")
+    deployment = deploy(tenant, f"chat-{mark}", version=version)
+    moving = deploy(tenant, f"moving-{mark}")
+    rollout = create_rollout(actor=actor, deployment_id=moving.id, candidate_version_id=version.id)
     set_alias(actor=actor, model_id=version.model_id, name="stable", version_id=version.id)
     files = [FilePlan("config.json", 1_000)]
     upload = begin_upload(actor=actor, model=version.model.name, files=files, store=NoBytes())  # type: ignore[arg-type]
     request = Life(tenant.id, key_id=issued.key.id, deployment_id=deployment.id)
     ingest(actor=PLATFORM, records=request.whole())
-    webhook = hook(owner, f"https://hooks.{slug}.example/pagoda", slug=slug)
-    told = tell(tenant)
+    webhook = hook(owner, f"https://hooks.{mark}.example/pagoda", slug=slug)
+    told = tell(tenant, headline=f"Version 3 of tiny-{mark} is ready.")
     with acting_as(PLATFORM):
         Delivery.objects.update(next_at=timezone.now() + timedelta(hours=1))  # it failed, and waits
     return {

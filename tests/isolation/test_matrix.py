@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
-from django.db import transaction
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
-from django_fixtures import Personas, make_personas
+from django_fixtures import Personas, make_personas, undone
 from matrix import MATRIX, PERSONAS
 from world import build
 
@@ -78,25 +77,15 @@ class Asker:
         """Send one request, undo what it did, return the answer."""
         client = self._people[name]
         client.cookies = SimpleCookie(self._cookies[name])
-        with within_a_test():
-            response = client.generic(method, url)
-            transaction.set_rollback(True)
-        return response
-
-
-def within_a_test() -> transaction.Atomic:
-    """Return a transaction in which a service's durable one may run, as in that of a test case."""
-    atomic = transaction.atomic()
-    atomic._from_testcase = True
-    return atomic
+        with undone():
+            return client.generic(method, url)
 
 
 @pytest.fixture(scope="module")
 def asker(django_db_setup: None, django_db_blocker: Any) -> Iterator[Asker]:
     """The world is made once: what a request does to it is rolled back."""
-    with django_db_blocker.unblock(), within_a_test():
+    with django_db_blocker.unblock(), undone():
         yield Asker(make_personas())
-        transaction.set_rollback(True)
 
 
 def is_refused(response: HttpResponse) -> bool:

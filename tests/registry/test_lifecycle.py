@@ -4,7 +4,8 @@ import shutil
 from contextlib import suppress
 
 import pytest
-from django.db import ProgrammingError, transaction
+from django.db import ProgrammingError
+from django_fixtures import undone
 from domain import allow_many, deploy, make_version
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -270,23 +271,15 @@ class _World:
             self.states[row.id] = new
 
 
-def within_a_test() -> transaction.Atomic:
-    """Return a transaction in which a service's durable one may run, as in that of a test case."""
-    atomic = transaction.atomic()
-    atomic._from_testcase = True
-    return atomic
-
-
 def test_in_any_order_of_events_what_is_used_stays_and_the_rest_goes(personas, home_store):
     @settings(max_examples=12, deadline=None)
     @given(steps)
     def any_order(steps):
-        with within_a_test():
+        with undone():
             world = _World(personas.acme, home_store)
             for step in steps:
                 world.act(*step)
                 world.check()
-            transaction.set_rollback(True)
         shutil.rmtree(home_store.root, ignore_errors=True)
 
     any_order()
