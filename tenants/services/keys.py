@@ -12,7 +12,7 @@ from dataplane.contracts.ids import Kind, is_id
 from tenants import audit, inputs, outbox
 from tenants.actor import Actor, acting_as, key_actor, looking_up, require
 from tenants.chain import Json
-from tenants.errors import Conflict, Invalid, NotFound, Unauthenticated
+from tenants.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from tenants.keys import accepts, current_digest, is_live, playground_text
 from tenants.models import ApiKey, ApiKeySecret, KeyKind, Quota, Tenant, User
 from tenants.outbox import Topic
@@ -88,8 +88,11 @@ def issue_key(
 def roll_key(*, actor: Actor, key_id: str, overlap: timedelta = DEFAULT_OVERLAP) -> IssuedKey:
     """Give a key a new secret; the old one is accepted for ``overlap`` longer. Id, limits and history stay.
 
+    A key that may change deployments acts for the person who made it, who then approves no rollout that it made. Nobody
+    else is given its secret, and could approve what they had done with it.
+
     Raises:
-        Forbidden: the actor may not make keys.
+        Forbidden: the actor may not make keys, or made not this one, which may change deployments.
         NotFound: there is no such key.
         Invalid: the overlap is negative or longer than 30 days.
         Conflict: the key is revoked or has ended, or is being rolled; an overlap of zero ends every older secret.
@@ -103,6 +106,8 @@ def roll_key(*, actor: Actor, key_id: str, overlap: timedelta = DEFAULT_OVERLAP)
         key = _locked(actor.tenant, key_id)
         if key.revoked_at is not None or not is_live(key.expires_at, now):
             raise Conflict("This key is revoked or has ended. Make a new one.")
+        if Scope.DEPLOYMENTS in key.scopes and key.created_by != actor.user:
+            raise Forbidden("A key that may change deployments is rolled by who made it. Revoke it, and make your own.")
         live = [secret for secret in key.secrets.all() if is_live(secret.expires_at, now)]
         if len(live) > 1 and overlap:
             raise Conflict("This key is being rolled: its older secret still counts. Wait, or roll without overlap.")

@@ -88,6 +88,17 @@ def test_a_rolled_key_keeps_its_id_and_accepts_both_secrets_for_a_while(alice):
     assert services.authenticate_key(new.text).id == old.key.id
 
 
+def test_a_key_that_may_change_deployments_is_rolled_by_its_maker_alone(alice, personas):
+    """Its rollouts are its maker's, who approves none of them: whoever else had its secret could approve their own."""
+    bob = member_actor(personas.bob, "acme")
+    key = services.issue_key(actor=bob, name="ci", scopes=[Scope.DEPLOYMENTS]).key
+    with pytest.raises(Forbidden, match="rolled by who made it"):
+        services.roll_key(actor=alice, key_id=key.id)
+    assert services.authenticate_key(services.roll_key(actor=bob, key_id=key.id).text).id == key.id
+    only_calls = services.issue_key(actor=bob, name="app").key
+    assert services.roll_key(actor=alice, key_id=only_calls.id).key.id == only_calls.id
+
+
 def test_a_key_being_rolled_is_rolled_again_only_without_overlap(alice):
     first = services.issue_key(actor=alice, name="app")
     second = services.roll_key(actor=alice, key_id=first.key.id)
