@@ -7,7 +7,7 @@ import numpy as np
 
 from controlplane.rollouts.plan import Gate, JudgeSettings
 from controlplane.rollouts.samples import Arm
-from controlplane.rollouts.statistics import Column, Statistic, mean, quantile
+from controlplane.rollouts.statistics import Column, Floats, Statistic, mean, quantile
 
 FEWEST = 20
 """Fewer requests say nothing: the p95 of 20 is nearly their maximum."""
@@ -19,7 +19,8 @@ class RatioMeasure(msgspec.Struct, frozen=True, kw_only=True):
     """A statistic of each arm, compared as a ratio.
 
     ``setting`` names its limit and stop in :class:`~controlplane.rollouts.plan.JudgeSettings`. ``either_way``: it may
-    stray neither up nor down. ``tail``: it stands beside another gate, where samples allow.
+    stray neither up nor down. ``tail``: it stands beside another gate, where samples allow. ``crowded`` is the column
+    for arms whose batches have no like: see :meth:`~controlplane.rollouts.verdict.Arms.crowded`.
     """
 
     gate: Gate
@@ -30,6 +31,7 @@ class RatioMeasure(msgspec.Struct, frozen=True, kw_only=True):
     column: Callable[[Arm], Column]
     either_way: bool = False
     tail: bool = False
+    crowded: Callable[[Arm, float], Column] | None = None
 
     def limit(self, settings: JudgeSettings) -> float:
         """The greatest ratio that may be promoted."""
@@ -89,6 +91,16 @@ def _tpot(arm: Arm) -> Column:
     return arm.column(arm.tpot_ms, arm.by_batch, arm.warm)
 
 
+def _crowded(times_ms: Callable[[Arm], Floats]) -> Callable[[Arm, float], Column]:
+    """Return the column of times divided by how many times as large as ``usual_rows`` the request's batch was."""
+
+    def of(arm: Arm, usual_rows: float) -> Column:
+        larger = np.fmax(arm.batch_rows / usual_rows, 1.0)
+        return arm.column(times_ms(arm) / larger, arm.by_input, arm.warm & ~np.isnan(arm.batch_rows))
+
+    return of
+
+
 ERRORS = ShareMeasure(
     gate=Gate.ERRORS, noun="failed requests", setting="error", strict=True,
     column=lambda arm: arm.column(arm.errors, np.zeros_like(arm.clusters), np.ones(arm.size, dtype=np.bool_)),
@@ -96,14 +108,16 @@ ERRORS = ShareMeasure(
 
 RATIOS = (
     RatioMeasure(
-        gate=Gate.TTFT_P95, noun="p95 TTFT", unit="ms", setting="ttft", statistic=quantile(0.95), column=_ttft
+        gate=Gate.TTFT_P95, noun="p95 TTFT", unit="ms", setting="ttft", statistic=quantile(0.95), column=_ttft,
+        crowded=_crowded(lambda arm: arm.ttft_ms),
     ),
     RatioMeasure(
         gate=Gate.TTFT_P99, noun="p99 TTFT", unit="ms", setting="ttft", statistic=quantile(0.99), column=_ttft,
         tail=True,
     ),
     RatioMeasure(
-        gate=Gate.TPOT_P95, noun="p95 TPOT", unit="ms", setting="tpot", statistic=quantile(0.95), column=_tpot
+        gate=Gate.TPOT_P95, noun="p95 TPOT", unit="ms", setting="tpot", statistic=quantile(0.95), column=_tpot,
+        crowded=_crowded(lambda arm: arm.tpot_ms),
     ),
     RatioMeasure(
         gate=Gate.TPOT_P99, noun="p99 TPOT", unit="ms", setting="tpot", statistic=quantile(0.99), column=_tpot,

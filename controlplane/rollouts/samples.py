@@ -124,7 +124,9 @@ class Arm:
         self.preempted = _floats([None if sample.preemptions is None else sample.preemptions > 0 for sample in samples])
         inputs = _bucket(_floats([sample.prompt_tokens for sample in samples]) / 32, 4)
         hits = np.array([0 < sample.prompt_tokens <= 2 * sample.cached_tokens for sample in samples], dtype=np.int64)
-        batches = _bucket(_floats([sample.batch_rows for sample in samples]) / 1.5, 2)
+        self.batch_rows = _floats([sample.batch_rows for sample in samples])
+        batches = _bucket(self.batch_rows / 1.5, 2)
+        self.by_input = inputs
         self.by_load = (inputs * 2 + hits) * _BUCKETS + batches
         self.by_batch = inputs * _BUCKETS + batches
         self.by_tenant = tenant * _BUCKETS + inputs

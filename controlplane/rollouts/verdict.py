@@ -8,6 +8,7 @@ from bisect import bisect_left
 from enum import StrEnum
 
 import msgspec
+import numpy as np
 
 from controlplane.rollouts.measures import ERRORS, FEWEST, RatioMeasure, ShareMeasure, points, sized, times
 from controlplane.rollouts.plan import MAX_SAMPLES, POWER, Gate, JudgeSettings
@@ -70,6 +71,19 @@ class Arms(msgspec.Struct, frozen=True):
     def match(self, measure: RatioMeasure | ShareMeasure) -> Matched:
         """Return one measure of both, like with like."""
         return match(measure.column(self.candidate), measure.column(self.stable))
+
+    def crowded(self, measure: RatioMeasure) -> Matched | None:
+        """Return a measure of times whatever the batches, the candidate's larger ones counted in its favour; or None.
+
+        A slow candidate keeps its callers longer, so its batches grow, the stable arm's shrink, and in the end none
+        has a like. A step takes at most as many times longer as its batch has more rows. What is slower beyond that is
+        slow, whatever the batches; that it is not beyond proves nothing, so no candidate passes by this.
+        """
+        known = self.stable.batch_rows[~np.isnan(self.stable.batch_rows)]
+        if measure.crowded is None or not known.size:
+            return None
+        stable = measure.crowded(self.stable, math.inf)
+        return match(measure.crowded(self.candidate, float(known.mean())), stable)
 
 
 # --- errors
@@ -198,9 +212,18 @@ def _needed_share(arms: Arms, measure: ShareMeasure, shares: tuple[Share, Share]
 
 def ratio_stop(arms: Arms, measure: RatioMeasure) -> Verdict | None:
     """Return why a ratio stops the candidate, if it does."""
-    matched, settings = arms.match(measure), arms.settings
+    like = arms.match(measure)
+    found = _stop(arms, measure, like, "")
+    if found is None and _fewer(like) < measure.watched_from(arms.settings):
+        crowded = arms.crowded(measure)
+        tail = " in batches that have no like, what their size explains taken off"
+        found = _stop(arms, measure, crowded, tail) if crowded is not None else None
+    return found
+
+
+def _stop(arms: Arms, measure: RatioMeasure, matched: Matched, tail: str) -> Verdict | None:
+    settings, samples = arms.settings, _fewer(matched)
     limit, stop = measure.limit(settings), measure.stop(settings)
-    samples = min(matched.candidate.values.size, matched.stable.values.size)
     candidate, stable = compare(matched, measure.statistic)
     beyond = candidate > stop * stable or (measure.either_way and candidate * stop < stable)
     if not beyond or samples < measure.watched_from(settings):
@@ -208,8 +231,13 @@ def ratio_stop(arms: Arms, measure: RatioMeasure) -> Verdict | None:
     ratio = ratio_of(matched, measure.statistic)
     low, high = ratio.bounds(always_valid_z(samples, settings.stop_alpha))
     if low > limit or (measure.either_way and high < 1 / limit):
-        return _ratio_verdict(arms, measure, (matched, ratio), Outcome.HARD_STOP, f", stopped beyond {times(stop)}")
+        tail = f"{tail}, stopped beyond {times(stop)}"
+        return _ratio_verdict(arms, measure, (matched, ratio), Outcome.HARD_STOP, tail)
     return None
+
+
+def _fewer(matched: Matched) -> int:
+    return min(matched.candidate.values.size, matched.stable.values.size)
 
 
 def ratio(arms: Arms, measure: RatioMeasure) -> Verdict | None:
