@@ -1,12 +1,14 @@
 """What is announced shares the fate of the change that it tells, and reaches exactly those who want it."""
 
 import secrets
+from datetime import timedelta
 
 import pytest
 
 from controlplane.notifications.events import Event
 from controlplane.notifications.models import Announcement, Delivery, Webhook
 from controlplane.notifications.services import announce
+from controlplane.notifications.services.announcements import MOST_LETTERS_AN_HOUR
 from tenants.actor import acting_as, member_actor, system_actor
 
 SYSTEM = system_actor("tests")
@@ -46,6 +48,22 @@ def test_people_are_written_to_once_each_and_not_when_their_account_has_ended(pe
     with acting_as(SYSTEM):
         told = tell(personas.acme, people=people)
     assert targets(told) == {"alice@acme.example", "root@pagoda.example"}
+
+
+def test_a_person_is_written_to_of_the_same_only_so_often_an_hour(personas):
+    """Who may pause and resume a rollout, all day and by a script, fills no approver's mailbox."""
+    people, alice, root = [personas.alice, personas.root], "alice@acme.example", "root@pagoda.example"
+    hook = webhook(personas.acme, "version.ready")
+    with acting_as(SYSTEM):
+        early = [tell(personas.acme, people=[personas.alice]) for _ in range(MOST_LETTERS_AN_HOUR)]
+        often = tell(personas.acme, people=people)
+        other = tell(personas.acme, event=Event.VERSION_REJECTED, people=people)
+        hour_ago = early[0].at - timedelta(hours=1)
+        Announcement.objects.filter(pk__in=[told.pk for told in early]).update(at=hour_ago)
+        later = tell(personas.acme, people=people)
+    assert targets(often) == {hook.id, root}
+    assert targets(other) == {alice, root}, "of something else they hear"
+    assert targets(later) == {hook.id, alice, root}
 
 
 def test_without_mail_nobody_is_written_to_and_the_announcement_is_there(personas, settings):

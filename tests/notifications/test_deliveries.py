@@ -14,6 +14,7 @@ from webhook_receiver import Receiver, is_accepted
 from controlplane.jobs import run
 from controlplane.jobs import services as job_services
 from controlplane.jobs.lease import JobState
+from controlplane.notifications import messages
 from controlplane.notifications.models import Announcement, Delivery, Webhook
 from controlplane.notifications.schedule import MAX_ATTEMPTS, MOST_OF_TENANT, Outcome
 from controlplane.notifications.services import (
@@ -234,6 +235,23 @@ def test_a_backlog_of_one_tenant_leaves_room_for_others_however_long_it_is(perso
     claimed = claim_due(actor=SYSTEM)
     assert [delivery.webhook_id for delivery in claimed].count(acme.pk) == 1
     assert len(claimed) == 1 + MOST_OF_TENANT
+
+
+def test_one_that_cannot_be_sent_at_all_holds_up_no_other(personas, receiver, monkeypatch):
+    def broken(delivery):
+        raise ValueError("no letter can be made of this")
+
+    monkeypatch.setattr(messages, "letter", broken)
+    hook(personas.alice, receiver.url)
+    tell(personas.acme, people=[personas.bob])
+    deliver()
+    assert len(receiver.received) == 1
+    with acting_as(SYSTEM):
+        ends = {each.email: (each.state, each.attempts, each.error) for each in Delivery.objects.all()}
+    assert ends == {
+        "": ("delivered", 1, ""),
+        "bob@acme.example": ("waiting", 1, "It could not be sent, by a fault on our side."),
+    }
 
 
 def test_people_get_a_letter_with_a_link(personas):
