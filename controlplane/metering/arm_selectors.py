@@ -44,6 +44,9 @@ class ArmRequest(NamedTuple):
 class Codes(msgspec.Struct, frozen=True):
     """Error codes by whose fault they are: ``callers`` do not count at all; any other failure does.
 
+    Nor do requests that their caller left before the first token: they have shown nothing, and cost so little that
+    thousands of them would hide what fails.
+
     ``breaks`` are those with which a request that was already answered can have been cut short by us.
     """
 
@@ -53,7 +56,8 @@ class Codes(msgspec.Struct, frozen=True):
     @property
     def counted(self) -> Q:
         """Requests that say something of the version."""
-        return ~Q(outcome__in=_UNWELL, error_code__in=self.callers)
+        left_unanswered = Q(outcome=Outcome.ABORTED, ttft_ms=None) & ~Q(error_code__in=self.breaks)
+        return ~Q(outcome__in=_UNWELL, error_code__in=self.callers) & ~left_unanswered
 
     @property
     def failed(self) -> Q:

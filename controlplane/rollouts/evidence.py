@@ -59,7 +59,7 @@ def samples(*, deployment_id: str, since: datetime, until: datetime | None = Non
     """Return the settled requests of a deployment's arms that began in a span of time, the latest ``limit`` of each.
 
     Those whose caller chose the arm do not count: they say nothing of how callers fare. Nor do those that failed by
-    their caller's fault.
+    their caller's fault, or that their caller left before the first token.
     """
     found = {
         arm: tuple(

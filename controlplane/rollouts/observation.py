@@ -63,7 +63,10 @@ def judged(rollout: Rollout, view: View) -> tuple[Judgement | None, int]:
     """
     since, settings = view.step_started_at or view.entered_at, view.plan.judge
     looks = view.state is RolloutState.JUDGE
-    limit = MAX_SAMPLES if looks else max(evidence.WATCHED_SAMPLES, view.here.min_samples)
+    # What waits for samples counts them. No other state reads more than a watch needs, least of all one that is paused
+    # for days: all tenants' rollouts share the ticks.
+    counted = view.here.min_samples if view.state is RolloutState.BAKE else 0
+    limit = MAX_SAMPLES if looks else max(evidence.WATCHED_SAMPLES, counted)
     found = evidence.samples(deployment_id=rollout.deployment_id, since=since, limit=limit)
     judgement = found.judge(settings, view.looks + 1) if looks else found.watch(settings)
     return judgement, found.count(view.here, settings)

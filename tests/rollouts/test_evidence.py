@@ -82,6 +82,16 @@ def test_an_end_counts_against_an_arm_where_it_was_our_fault(personas, outcome, 
     assert point.error_rate == (sample[0] if sample else None)
 
 
+def test_callers_who_leave_before_the_first_token_do_not_hide_what_fails(personas):
+    serve(personas.acme, outcome=Outcome.FAILED, error_code="request_failed", tokens=0, ttft_ms=None)
+    for at_s in range(1, 4):
+        serve(personas.evil, at_s=at_s, outcome=Outcome.ABORTED, tokens=0, ttft_ms=None)
+    serve(personas.evil, at_s=4, outcome=Outcome.ABORTED, error_code="shutting_down", tokens=0, ttft_ms=None)
+    assert [each.error_code for each in seen().candidate] == ["shutting_down", "request_failed"]
+    points = evidence.arm_series(deployment_id="dep_1", since=BEGAN, until=BEGAN + timedelta(minutes=1), buckets=1)
+    assert (points["candidate"][0].requests, points["candidate"][0].error_rate) == (2, 1.0)
+
+
 @pytest.mark.parametrize("taken_over_by", ["stable", "candidate"])
 def test_a_request_that_lost_its_replica_counts_against_that_arm_whoever_took_it_over(personas, taken_over_by):
     life = Life(personas.acme.id)
@@ -192,6 +202,21 @@ def test_traffic_is_that_of_the_last_day_or_since_there_is_any(personas):
     assert evidence.traffic_per_minute(deployment_id="dep_1", now=now) == pytest.approx(0.4)
     later = now + timedelta(hours=24) - timedelta(minutes=6)  # the first four minutes are a day ago
     assert evidence.traffic_per_minute(deployment_id="dep_1", now=later) == pytest.approx(1 / 1439, rel=0.01)
+
+
+def test_a_plan_makes_ticks_read_many_requests_only_where_they_are_counted(monkeypatch):
+    read: list[int] = []
+
+    def none(*, limit: int, **_: object) -> evidence.Samples:
+        read.append(limit)
+        return evidence.Samples((), ())
+
+    monkeypatch.setattr(evidence, "samples", none)
+    plan = msgspec.structs.replace(DEFAULT_PLAN, steps=(Step(50, 0, 9_000),))
+    for state in (RolloutState.BAKE, RolloutState.PAUSED, RolloutState.RAMP, RolloutState.AWAITING_APPROVAL):
+        paused_from = RolloutState.BAKE if state is RolloutState.PAUSED else None
+        judged(Rollout(deployment_id="dep_1"), view(state, plan=plan, paused_from=paused_from, step_started_at=BEGAN))
+    assert read == [9_000] + 3 * [evidence.WATCHED_SAMPLES]
 
 
 def test_a_tick_hears_of_a_stop_at_once_and_of_the_gates_only_when_it_looks(personas):
