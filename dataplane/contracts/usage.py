@@ -68,8 +68,9 @@ class UsageRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """One line of a spool. Token counts are cumulative for the attempt; times are wall clock or durations in ms.
 
     ``sequence`` counts from 0 within (request id, attempt, source). For the gateway ``completion_tokens`` is what was
-    delivered to the caller, for a replica what was generated. ``forced``: the caller chose the arm or the version, so
-    it says nothing about how weights divide. ``phases`` come with CLOSED and FINAL.
+    delivered to the caller, for a replica what was generated. ``forced``: the caller chose the arm or the version, or
+    to wait less than the deployment has callers wait and so found no replica: it says nothing of how weights divide or
+    arms serve. ``phases`` come with CLOSED and FINAL.
     """
 
     request_id: str

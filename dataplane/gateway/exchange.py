@@ -254,9 +254,17 @@ def closed_record(exchange: Exchange, attempt: Attempt) -> UsageRecord:
         queue_ms=ms(attempt.found_s),
         ttft_ms=ms(attempt.first_token_s),
         duration_ms=ms(now_s),
-        forced=exchange.forced,
+        forced=exchange.forced or _left_by_choice(exchange, attempt),
         phases=msgspec.structs.replace(exchange.phases, cold_ms=waited_ms),
     )
+
+
+def _left_by_choice(exchange: Exchange, attempt: Attempt) -> bool:
+    """Say whether no replica was found because the caller would not wait: else a header could stop any candidate.
+
+    One whose replica was lost has waited for it; that counts against the arm.
+    """
+    return exchange.patience.shortened and attempt.number == 1 and attempt.found_s is None
 
 
 class Running:

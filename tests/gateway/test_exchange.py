@@ -44,10 +44,13 @@ class Release:
         self.settled.append(tokens)
 
 
+USUAL = Patience(30.0)
 PROMPT = b'{"model":"chat","prompt":"hello"}'
 
 
-def exchange(release: Release, spool: Spooled | None = None, body: bytes = PROMPT) -> Exchange:
+def exchange(
+    release: Release, spool: Spooled | None = None, body: bytes = PROMPT, patience: Patience = USUAL
+) -> Exchange:
     world = World()
     caller = auth.authenticate(world.acme_key.text, world.catalog(), PEPPERS, 0)
     return Exchange(
@@ -56,7 +59,7 @@ def exchange(release: Release, spool: Spooled | None = None, body: bytes = PROMP
         caller=caller,
         choice=Choice(world.deployments["chat"], Arm("ver_1", 100)),
         intake=intake.parse(body),
-        patience=Patience(30.0),
+        patience=patience,
         reserved_tokens=100,
         phases=Phases(auth_ms=1, admission_ms=2),
         spool=Spooled() if spool is None else spool,
@@ -158,6 +161,26 @@ async def test_however_an_attempt_ends_there_is_one_record_of_it(ends, outcome: 
     [record] = spool
     assert (record.outcome, record.error_code, record.completion_tokens, record.attempt) == (outcome, code, 4, 1)
     assert running.tokens() == 12
+
+
+@pytest.mark.parametrize(
+    ("patience", "lost_one", "forced"),
+    [
+        (Patience(0.0, shortened=True), False, True),
+        (Patience(0.0, shortened=True), True, False),
+        (Patience(0.0), False, False),
+    ],
+    ids=["would not wait", "lost its replica", "waited as the deployment says"],
+)
+async def test_who_would_not_wait_for_a_replica_is_no_evidence_against_an_arm(patience, lost_one, forced) -> None:
+    spool = Spooled()
+    running = exchange(Release(), spool, patience=patience)
+    if lost_one:
+        with running.attempt() as attempt:
+            attempt.found_s, attempt.outcome = attempt.started_s, Outcome.REDISPATCHED
+    with pytest.raises(ApiError), running.attempt():
+        raise ApiError(Code.OVERLOADED, "the turn did not come")
+    assert any(record.forced for record in spool) is forced
 
 
 @pytest.mark.parametrize(("cause", "code"), [(REVOKED, "key_revoked"), (ClientGone(), "")])

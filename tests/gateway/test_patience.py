@@ -21,8 +21,9 @@ def test_who_asks_for_nothing_waits_as_the_deployment_says() -> None:
 
 def test_a_caller_may_ask_for_another_wait_and_for_signs_of_life() -> None:
     assert asked((WAIT, b"120"), (BEAT, b"1")) == Patience(120.0, heartbeats=True)
-    assert asked((WAIT, b"0"), (BEAT, b"0"), stream=False) == Patience(0.0)
-    assert asked((WAIT, b"2.5")) == Patience(2.5)
+    assert asked((WAIT, b"0"), (BEAT, b"0"), stream=False) == Patience(0.0, shortened=True)
+    assert asked((WAIT, b"2.5")) == Patience(2.5, shortened=True)
+    assert asked((WAIT, b"2.5"), policy=IdlePolicy(cold_wait_s=2)) == Patience(2.5)
 
 
 @pytest.mark.parametrize(
