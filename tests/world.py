@@ -20,7 +20,7 @@ from controlplane.registry.parts import FilePlan
 from controlplane.registry.uploads import begin_upload
 from controlplane.rollouts.services import create_rollout
 from tenants import services
-from tenants.actor import acting_as, member_actor
+from tenants.actor import acting_as, member_actor, system_actor
 from tenants.models import Tenant, User
 from tenants.roles import Role, Scope
 
@@ -54,7 +54,9 @@ def things(tenant: Tenant, owner: User) -> dict[str, str]:
     version = make_version(tenant, f"tiny-{mark}")
     deployment = deploy(tenant, f"chat-{mark}", version=version)
     moving = deploy(tenant, f"moving-{mark}")
-    rollout = create_rollout(actor=actor, deployment_id=moving.id, candidate_version_id=version.id)
+    candidate = make_version(tenant, f"tiny-{mark}")
+    author = system_actor("tests", tenant)  # nobody of the tenant, so that its owner may approve
+    rollout = create_rollout(actor=author, deployment_id=moving.id, candidate_version_id=candidate.id)
     set_alias(actor=actor, model_id=version.model_id, name="stable", version_id=version.id)
     files = [FilePlan("config.json", 1_000)]
     upload = begin_upload(actor=actor, model=version.model.name, files=files, store=NoBytes())  # type: ignore[arg-type]
@@ -73,6 +75,7 @@ def things(tenant: Tenant, owner: User) -> dict[str, str]:
         "token": invited.token,
         "model_id": version.model_id,
         "version_id": version.id,
+        "candidate_version_id": candidate.id,
         "alias": "stable",
         "model": version.model.name,
         "upload_id": upload.version.id,

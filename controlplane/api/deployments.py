@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api.access import TenantView
-from controlplane.api.inputs import ClosedSerializer, read
+from controlplane.api.inputs import ClosedSerializer, example, read
 from controlplane.api.listing import list_of, listed
 from controlplane.deployments import selectors, services
 from controlplane.deployments.selectors import DeploymentSummary, Pool
@@ -109,6 +109,13 @@ class DeploymentSerializer(serializers.Serializer[Any]):
     created_at = serializers.DateTimeField(source="deployment.created_at")
 
 
+@example(
+    {
+        "name": "support", "version_id": "ver_01jde3j1cp0000000000000000", "engine": {"kv_memory_mb": 1024},
+        "min_replicas": 0, "idle": {"asleep_after_s": 600, "warm_after_s": 3600},
+        "schedules": [{"days": [0, 1, 2, 3, 4], "from_minute": 480, "to_minute": 1080, "min_replicas": 1}],
+    }
+)  # fmt: skip
 class NewDeploymentSerializer(ClosedSerializer):
     """A deployment to make."""
 
@@ -121,6 +128,7 @@ class NewDeploymentSerializer(ClosedSerializer):
     schedules = ScheduleSerializer(many=True, default=list)
 
 
+@example({"revision": 1, "max_replicas": 2, "idle": {"asleep_after_s": 900}})
 class DeploymentChangesSerializer(ClosedSerializer):
     """Changes of a deployment's settings. What is left out stays; ``schedules`` are replaced as a whole."""
 
@@ -183,6 +191,7 @@ class RestartCostSerializer(serializers.Serializer[Any]):
     samples = serializers.IntegerField()
 
 
+@example({"guarantee_tokens": 0, "cap_tokens": None, "weight": 2})
 class ShareSerializer(ClosedSerializer):
     """A tenant's KV budget and weight on a deployment. Tokens; a null cap is the whole pool."""
 

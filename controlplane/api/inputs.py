@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import IO, Any
 
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import APIException, ParseError
 from rest_framework.parsers import BaseParser
@@ -68,6 +69,14 @@ class ClosedSerializer(serializers.Serializer[Any]):
         return values
 
 
+def example(value: dict[str, Any]) -> Any:  # noqa: ANN401 - a decorator as the framework has it
+    """Return a decorator that gives an input its example in the OpenAPI document."""
+    return extend_schema_serializer(examples=[OpenApiExample("one", value=value, request_only=True)])
+
+
+@example(
+    {"requests_per_minute": 600, "tokens_per_minute": 200_000, "concurrent_requests": 32, "max_request_tokens": None}
+)
 class LimitsSerializer(ClosedSerializer):
     """Limits of a tenant or a key; null is no limit of its own."""
 

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api.access import TenantView
-from controlplane.api.inputs import ClosedSerializer, LimitsSerializer, limits, read
+from controlplane.api.inputs import ClosedSerializer, LimitsSerializer, example, limits, read
 from controlplane.api.listing import list_of, listed
 from controlplane.deployments import selectors as deployments
 from dataplane.contracts.catalog import Limits
@@ -48,6 +48,7 @@ class IssuedKeySerializer(serializers.Serializer[Any]):
     text = serializers.CharField()
 
 
+@example({"name": "checkout", "scopes": ["inference"], "deployment_ids": ["dep_01jde3j1cp0000000000000000"]})
 class NewKeySerializer(ClosedSerializer):
     """A key to make."""
 

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from controlplane.api.access import PlatformView
 from controlplane.api.deployments import GrantSerializer, ReplicaSerializer, ShareSerializer
-from controlplane.api.inputs import ClosedSerializer, LimitsSerializer, limits, read
+from controlplane.api.inputs import ClosedSerializer, LimitsSerializer, example, limits, read
 from controlplane.api.listing import list_of, listed
 from controlplane.api.me import TenantSerializer
 from controlplane.deployments import selectors as deployments
@@ -27,6 +27,7 @@ class TenantWithLimitsSerializer(TenantSerializer):
     limits = LimitsSerializer()
 
 
+@example({"deployments": 20, "kept_replicas": 4})
 class ServingLimitsSerializer(ClosedSerializer):
     """What a tenant may have served; null is no limit of its own, the platform's holds."""
 

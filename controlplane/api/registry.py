@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api.access import TenantView
-from controlplane.api.inputs import ClosedSerializer, read
+from controlplane.api.inputs import ClosedSerializer, example, read
 from controlplane.api.listing import list_of, listed
 from controlplane.registry import lifecycle, selectors
 from tenants.roles import Permission
@@ -101,6 +101,7 @@ class AliasSerializer(serializers.Serializer[Any]):
     moved_at = serializers.DateTimeField()
 
 
+@example({"version_id": "ver_01jde3j1cp0000000000000000"})
 class NewAliasSerializer(ClosedSerializer):
     """What an alias shall stand for."""
 

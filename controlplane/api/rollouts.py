@@ -8,8 +8,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.api.access import PlatformView, TenantView
-from controlplane.api.inputs import ClosedSerializer, read
+from controlplane.api.access import TenantView
+from controlplane.api.inputs import ClosedSerializer, example, read
 from controlplane.api.listing import list_of, listed
 from controlplane.rollouts import plan as plans
 from controlplane.rollouts import selectors, services
@@ -62,6 +62,7 @@ class PlanSerializer(ClosedSerializer):
     judge = JudgeSerializer(default=msgspec.structs.asdict(_PLAN.judge))
 
 
+@example({"deployment_id": "dep_01jde3j1cp0000000000000000", "candidate_version_id": "ver_01jde3j1cp0000000000000000"})
 class NewRolloutSerializer(ClosedSerializer):
     """A rollout to draft."""
 
@@ -71,12 +72,14 @@ class NewRolloutSerializer(ClosedSerializer):
     supersede = serializers.BooleanField(default=False, help_text="end the one that is under way for this one")
 
 
+@example({"revision": 1})
 class SeenSerializer(ClosedSerializer):
     """What the caller has seen: a newer revision makes this a 409."""
 
     revision = serializers.IntegerField()
 
 
+@example({"revision": 1, "reason": "We wait for the morning's traffic."})
 class ReasonedSerializer(SeenSerializer):
     """What the caller has seen, and why."""
 
@@ -94,6 +97,12 @@ class WaiversSerializer(ClosedSerializer):
         }
 
 
+@example(
+    {
+        "revision": 17, "digest": "0123456789abcdef" * 4, "step": 3,
+        "waivers": {"evals": "No suite covers this yet; 40 answers read by hand.", "shadow": "Not needed: same size."},
+    }
+)  # fmt: skip
 class ApprovalSerializer(SeenSerializer):
     """What is approved: this content after this step. Each gate that was not run needs a waiver, which says why."""
 
@@ -102,16 +111,11 @@ class ApprovalSerializer(SeenSerializer):
     waivers = WaiversSerializer(default=dict)
 
 
+@example({"reason": "Customers report wrong totals."})
 class RollbackSerializer(ClosedSerializer):
     """Why. No revision: a rollback is applied whatever state it meets."""
 
     reason = serializers.CharField(default="", allow_blank=True, max_length=services.REASON_MAX_CHARS)
-
-
-class FreezeSerializer(ClosedSerializer):
-    """Why no rollout is to move forward."""
-
-    reason = serializers.CharField(max_length=services.REASON_MAX_CHARS)
 
 
 class RolloutVersionSerializer(serializers.Serializer[Any]):
@@ -179,31 +183,24 @@ class RollbackAnswerSerializer(serializers.Serializer[Any]):
     rollout = RolloutSerializer()
 
 
-class FreezeAnswerSerializer(serializers.Serializer[Any]):
-    """Whether rollouts are frozen, and why."""
-
-    frozen = serializers.BooleanField()
-    reason = serializers.CharField()
-    by = serializers.CharField()
-    since = serializers.DateTimeField(allow_null=True)
-
-
-def _told(actor: Actor, rollout_id: str) -> Response:
+def told(actor: Actor, rollout_id: str) -> Response:
     """Answer with the rollout as it is now."""
     story = selectors.get_rollout(actor=actor, rollout_id=rollout_id)
     shown = RolloutSerializer(story.summary).data
     return Response(shown | {"events": RolloutEventSerializer(story.events, many=True).data})
 
 
-def _approve(actor: Actor, rollout_id: str, request: Request) -> Response:
+def approve(actor: Actor, rollout_id: str, request: Request) -> Response:
+    """Let the actor approve, and answer with the rollout as it is then."""
     values = read(ApprovalSerializer, request.data)
     services.approve_rollout(
         actor=actor, rollout_id=rollout_id, expected_revision=values.pop("revision"), **values
     )  # fmt: skip
-    return _told(actor, rollout_id)
+    return told(actor, rollout_id)
 
 
-def _roll_back(actor: Actor, rollout_id: str, request: Request) -> Response:
+def roll_back(actor: Actor, rollout_id: str, request: Request) -> Response:
+    """Let the actor roll back, and answer with what that met."""
     found = services.roll_back(actor=actor, rollout_id=rollout_id, **read(RollbackSerializer, request.data))
     summary = selectors.get_rollout(actor=actor, rollout_id=rollout_id).summary
     return Response(
@@ -235,7 +232,7 @@ class RolloutsView(TenantView):
         values = read(NewRolloutSerializer, request.data)
         plan = plans.from_json(values.pop("plan")) if "plan" in values else plans.DEFAULT_PLAN
         rollout = services.create_rollout(actor=self.actor, plan=plan, **values)
-        answer = _told(self.actor, rollout.id)
+        answer = told(self.actor, rollout.id)
         answer.status_code = 201
         return answer
 
@@ -246,7 +243,7 @@ class RolloutView(TenantView):
     @extend_schema(operation_id="get_rollout", responses=RolloutWithEventsSerializer)
     def get(self, request: Request, rollout_id: str) -> Response:
         """Return the rollout with its journal."""
-        return _told(self.actor, rollout_id)
+        return told(self.actor, rollout_id)
 
 
 class StartRolloutView(TenantView):
@@ -259,7 +256,7 @@ class StartRolloutView(TenantView):
         """Start a draft."""
         seen = read(SeenSerializer, request.data)["revision"]
         services.start_rollout(actor=self.actor, rollout_id=rollout_id, expected_revision=seen)
-        return _told(self.actor, rollout_id)
+        return told(self.actor, rollout_id)
 
 
 class PauseRolloutView(TenantView):
@@ -274,7 +271,7 @@ class PauseRolloutView(TenantView):
         services.pause_rollout(
             actor=self.actor, rollout_id=rollout_id, expected_revision=values["revision"], reason=values["reason"]
         )
-        return _told(self.actor, rollout_id)
+        return told(self.actor, rollout_id)
 
 
 class ResumeRolloutView(TenantView):
@@ -287,7 +284,7 @@ class ResumeRolloutView(TenantView):
         """Let a paused rollout go on where it was."""
         seen = read(SeenSerializer, request.data)["revision"]
         services.resume_rollout(actor=self.actor, rollout_id=rollout_id, expected_revision=seen)
-        return _told(self.actor, rollout_id)
+        return told(self.actor, rollout_id)
 
 
 class AbortRolloutView(TenantView):
@@ -302,7 +299,7 @@ class AbortRolloutView(TenantView):
         services.abort_rollout(
             actor=self.actor, rollout_id=rollout_id, expected_revision=values["revision"], reason=values["reason"]
         )
-        return _told(self.actor, rollout_id)
+        return told(self.actor, rollout_id)
 
 
 class ApproveRolloutView(TenantView):
@@ -313,7 +310,7 @@ class ApproveRolloutView(TenantView):
     @extend_schema(operation_id="approve_rollout", request=ApprovalSerializer, responses=RolloutWithEventsSerializer)
     def post(self, request: Request, rollout_id: str) -> Response:
         """Approve the candidate after a step. Never by its author, nor by a key."""
-        return _approve(self.actor, rollout_id, request)
+        return approve(self.actor, rollout_id, request)
 
 
 class RollBackView(TenantView):
@@ -324,69 +321,4 @@ class RollBackView(TenantView):
     @extend_schema(operation_id="roll_back", request=RollbackSerializer, responses=RollbackAnswerSerializer)
     def post(self, request: Request, rollout_id: str) -> Response:
         """Take the candidate's traffic away, whatever state the rollout is in."""
-        return _roll_back(self.actor, rollout_id, request)
-
-
-class AllRolloutsView(PlatformView):
-    """Every tenant's rollouts."""
-
-    @extend_schema(operation_id="list_all_rollouts", responses=list_of(RolloutSerializer))
-    def get(self, request: Request) -> Response:
-        """List the newest rollouts of all tenants."""
-        return listed(RolloutSerializer, selectors.list_rollouts(actor=self.actor))
-
-
-class AnyRolloutView(PlatformView):
-    """One rollout of any tenant."""
-
-    @extend_schema(operation_id="get_any_rollout", responses=RolloutWithEventsSerializer)
-    def get(self, request: Request, rollout_id: str) -> Response:
-        """Return the rollout with its journal."""
-        return _told(self.actor, rollout_id)
-
-
-class PlatformApprovalView(PlatformView):
-    """An approval by who runs the platform."""
-
-    @extend_schema(
-        operation_id="approve_any_rollout", request=ApprovalSerializer, responses=RolloutWithEventsSerializer
-    )
-    def post(self, request: Request, rollout_id: str) -> Response:
-        """Approve the candidate after a step. Never by its author."""
-        return _approve(self.actor, rollout_id, request)
-
-
-class PlatformRollBackView(PlatformView):
-    """A rollback by who runs the platform."""
-
-    @extend_schema(operation_id="roll_back_any", request=RollbackSerializer, responses=RollbackAnswerSerializer)
-    def post(self, request: Request, rollout_id: str) -> Response:
-        """Take the candidate's traffic away, whatever state the rollout is in."""
-        return _roll_back(self.actor, rollout_id, request)
-
-
-class FreezeView(PlatformView):
-    """The switch that stops every rollout from moving forward. Rollbacks go on."""
-
-    @extend_schema(operation_id="get_freeze", responses=FreezeAnswerSerializer)
-    def get(self, request: Request) -> Response:
-        """Say whether rollouts are frozen."""
-        return self._told()
-
-    @extend_schema(operation_id="freeze_rollouts", request=FreezeSerializer, responses=FreezeAnswerSerializer)
-    def put(self, request: Request) -> Response:
-        """Freeze them."""
-        services.freeze_rollouts(actor=self.actor, **read(FreezeSerializer, request.data))
-        return self._told()
-
-    @extend_schema(operation_id="unfreeze_rollouts", responses={204: None})
-    def delete(self, request: Request) -> Response:
-        """Let them go on."""
-        services.unfreeze_rollouts(actor=self.actor)
-        return Response(status=204)
-
-    def _told(self) -> Response:
-        freeze = selectors.get_freeze(actor=self.actor)
-        known = {"reason": freeze.reason, "by": freeze.by, "since": freeze.since} if freeze else {}
-        blank = {"frozen": freeze is not None, "reason": "", "by": "", "since": None}
-        return Response(FreezeAnswerSerializer(blank | known).data)
+        return roll_back(self.actor, rollout_id, request)

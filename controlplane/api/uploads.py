@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane.api.access import PlatformView, TenantView
-from controlplane.api.inputs import ClosedSerializer, read
+from controlplane.api.inputs import ClosedSerializer, example, read
 from controlplane.registry import storage, stores, uploads
 from controlplane.registry.parts import MAX_FILE_BYTES, MAX_FILES, MAX_PARTS, FilePlan
 from tenants.errors import Forbidden
@@ -27,6 +27,17 @@ class NewFileSerializer(ClosedSerializer):
     size_bytes = serializers.IntegerField(min_value=1, max_value=MAX_FILE_BYTES)
 
 
+@example(
+    {
+        "files": [
+            {"name": "config.json", "size_bytes": 700},
+            {"name": "tokenizer.json", "size_bytes": 2_100_000},
+            {"name": "model.safetensors", "size_bytes": 269_060_552},
+        ],
+        "derived_from": None,
+        "derivation": "",
+    }
+)
 class NewUploadSerializer(ClosedSerializer):
     """A version that will come, with all its files."""
 
@@ -69,6 +80,7 @@ class UploadSerializer(serializers.Serializer[Any]):
     files = UploadFileSerializer(many=True)
 
 
+@example({"file": "config.json", "number": 1, "size_bytes": 1000, "sha256": "0123456789abcdef" * 4})
 class NewPartSerializer(ClosedSerializer):
     """A part that will be sent."""
 
@@ -93,6 +105,7 @@ class UploadedVersionSerializer(serializers.Serializer[Any]):
     state = serializers.CharField()
 
 
+@example({"stored_bytes": 100_000_000_000, "stored_files": None, "open_uploads": 8})
 class StorageLimitsSerializer(ClosedSerializer):
     """Limits of what a tenant keeps; null is no limit of its own, so the installation's holds."""
 

@@ -9,6 +9,7 @@ from controlplane.api import (
     keys,
     me,
     platform,
+    platform_rollouts,
     registry,
     rollouts,
     uploads,
@@ -79,17 +80,19 @@ urlpatterns = [
     path("api/v1/platform/tenants/<str:slug>/limits", platform.TenantLimitsView.as_view(), name="platform-limits"),
     path("api/v1/platform/tenants/<str:slug>/storage", uploads.TenantStorageView.as_view(), name="platform-storage"),
     path("api/v1/platform/tenants/<str:slug>/serving", platform.TenantServingView.as_view(), name="platform-serving"),
-    path("api/v1/platform/rollouts", rollouts.AllRolloutsView.as_view(), name="platform-rollouts"),
-    path("api/v1/platform/rollouts/freeze", rollouts.FreezeView.as_view(), name="platform-freeze"),
-    path("api/v1/platform/rollouts/<str:rollout_id>", rollouts.AnyRolloutView.as_view(), name="platform-rollout"),
+    path("api/v1/platform/rollouts", platform_rollouts.AllRolloutsView.as_view(), name="platform-rollouts"),
+    path("api/v1/platform/rollouts/freeze", platform_rollouts.FreezeView.as_view(), name="platform-freeze"),
+    path(
+        "api/v1/platform/rollouts/<str:rollout_id>", platform_rollouts.AnyRolloutView.as_view(), name="platform-rollout"
+    ),
     path(
         "api/v1/platform/rollouts/<str:rollout_id>/approve",
-        rollouts.PlatformApprovalView.as_view(),
+        platform_rollouts.PlatformApprovalView.as_view(),
         name="platform-rollout-approve",
     ),
     path(
         "api/v1/platform/rollouts/<str:rollout_id>/roll-back",
-        rollouts.PlatformRollBackView.as_view(),
+        platform_rollouts.PlatformRollBackView.as_view(),
         name="platform-rollout-roll-back",
     ),
     path("api/v1/platform/fleet", platform.FleetView.as_view(), name="platform-fleet"),

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api.access import TenantView
-from controlplane.api.inputs import ClosedSerializer, read
+from controlplane.api.inputs import ClosedSerializer, example, read
 from controlplane.api.listing import list_of, listed
 from controlplane.notifications import selectors, services
 from controlplane.notifications.events import MEANINGS
@@ -53,6 +53,7 @@ class IssuedWebhookSerializer(serializers.Serializer[Any]):
     secret = serializers.CharField(help_text="whsec_ and base64, as libraries of Standard Webhooks take it")
 
 
+@example({"url": "https://hooks.example.com/pagoda", "events": ["version.ready", "rollout.promoted"]})
 class NewWebhookSerializer(ClosedSerializer):
     """A webhook to make."""
 

@@ -33,8 +33,8 @@ CHECKED = [
 """A status that the document does not have, such as 500, is refused by the first of them."""
 _CSRF = "f" * 32
 _SAME = {
-    "model": "model_id", "candidate_version_id": "version_id", "since": "version_id", "derived_from": "version_id",
-    "before": "request_id", "deployment_ids": "deployment_id",
+    "model": "model_id", "since": "version_id", "derived_from": "version_id", "before": "request_id",
+    "deployment_ids": "deployment_id",
 }  # fmt: skip
 """Inputs that name a thing in other words than most routes do."""
 
@@ -58,6 +58,12 @@ def load_operations() -> dict[str, Any]:
             operation.pop("security", None)  # keys and sessions are not made up
     found = [result.ok() for result in schemathesis.openapi.from_dict(document).get_all_operations()]
     return {operation.definition.raw["operationId"]: operation for operation in found}
+
+
+def example_of(operation: Any) -> dict[str, Any] | None:
+    """Return the body that the document gives as an example, or None."""
+    body = operation.definition.raw.get("requestBody", {}).get("content", {}).get("application/json", {})
+    return next((each["value"] for each in body.get("examples", {}).values()), None)
 
 
 def is_platform(operation: Any) -> bool:
