@@ -55,7 +55,7 @@ api:keys GET                                          401   200 200   200  403  
 api:keys POST                                         401   422 422   403  403     422  404  403  403  401
 api:key GET                                           401   200 200   200  403     404  404  403  403  401
 api:key-revoke POST                                   401   200 200   403  403     404  404  403  403  401
-api:key-roll POST                                     401   200 200   403  403     404  404  403  403  401
+api:key-roll POST                                     401   200 403   403  403     404  404  403  403  401
 api:key-limits PUT                                    401   422 422   403  403     422  404  403  403  401
 api:models GET                                        401   200 200   200  403     200  404  200  200  401
 api:model GET                                         401   200 200   200  403     404  404  200  404  401
@@ -169,7 +169,7 @@ console:keys GET                                      302   200 200   200  403  
 console:key-new GET                                   302   200 200   403  403     404  404  302  302  302
 console:key-new POST                                  302   422 422   403  403     404  404  302  302  302
 console:key-roll GET                                  302   200 200   403  403     404  404  302  302  302
-console:key-roll POST                                 302   201 201   403  403     404  404  302  302  302
+console:key-roll POST                                 302   201 403   403  403     404  404  302  302  302
 console:key-revoke GET                                302   200 200   403  403     404  404  302  302  302
 console:key-revoke POST                               302   422 422   403  403     404  404  302  302  302
 console:requests GET                                  302   200 200   200  403     404  404  302  302  302
