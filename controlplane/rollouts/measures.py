@@ -31,7 +31,7 @@ class RatioMeasure(msgspec.Struct, frozen=True, kw_only=True):
     column: Callable[[Arm], Column]
     either_way: bool = False
     tail: bool = False
-    crowded: Callable[[Arm, float], Column] | None = None
+    crowded: Callable[[Arm, float, float], Column] | None = None
 
     def limit(self, settings: JudgeSettings) -> float:
         """The greatest ratio that may be promoted."""
@@ -91,11 +91,11 @@ def _tpot(arm: Arm) -> Column:
     return arm.column(arm.tpot_ms, arm.by_batch, arm.warm)
 
 
-def _crowded(times_ms: Callable[[Arm], Floats]) -> Callable[[Arm, float], Column]:
-    """Return the column of times divided by how many times as large as ``usual_rows`` the request's batch was."""
+def _crowded(times_ms: Callable[[Arm], Floats]) -> Callable[[Arm, float, float], Column]:
+    """Return the column of times, divided by how many times ``usual_rows`` the batch had, up to ``most`` times."""
 
-    def of(arm: Arm, usual_rows: float) -> Column:
-        larger = np.fmax(arm.batch_rows / usual_rows, 1.0)
+    def of(arm: Arm, usual_rows: float, most: float) -> Column:
+        larger = np.clip(arm.batch_rows / usual_rows, 1.0, most)
         return arm.column(times_ms(arm) / larger, arm.by_input, arm.warm & ~np.isnan(arm.batch_rows))
 
     return of

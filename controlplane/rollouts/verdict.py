@@ -73,17 +73,20 @@ class Arms(msgspec.Struct, frozen=True):
         return match(measure.column(self.candidate), measure.column(self.stable))
 
     def crowded(self, measure: RatioMeasure) -> Matched | None:
-        """Return a measure of times whatever the batches, the candidate's larger ones counted in its favour; or None.
+        """Return a measure of times whatever the batches, what load explains of the candidate's taken off; or None.
 
-        A slow candidate keeps its callers longer, so its batches grow, the stable arm's shrink, and in the end none
-        has a like. A step takes at most as many times longer as its batch has more rows. What is slower beyond that is
-        slow, whatever the batches; that it is not beyond proves nothing, so no candidate passes by this.
+        A slow candidate keeps its callers longer, so its batches grow, the stable arm's shrink, and in the end none has
+        a like. A step takes at most as many times longer as its batch has more rows. But a batch is arrivals times
+        latency (J. D. C. Little, 1961), and a replica of the candidate gets at most 1 + candidate / stable times the
+        requests of a stable one, since an arm has the replicas that its part of the traffic calls for: a batch that is
+        larger than that is slowness itself. That this shows none proves nothing, so no candidate passes by it.
         """
         known = self.stable.batch_rows[~np.isnan(self.stable.batch_rows)]
         if measure.crowded is None or not known.size:
             return None
-        stable = measure.crowded(self.stable, math.inf)
-        return match(measure.crowded(self.candidate, float(known.mean())), stable)
+        explained = 1 + self.candidate.size / self.stable.size
+        candidate = measure.crowded(self.candidate, float(known.mean()), explained)
+        return match(candidate, measure.crowded(self.stable, math.inf, 1.0))
 
 
 # --- errors
@@ -216,7 +219,7 @@ def ratio_stop(arms: Arms, measure: RatioMeasure) -> Verdict | None:
     found = _stop(arms, measure, like, "")
     if found is None and _fewer(like) < measure.watched_from(arms.settings):
         crowded = arms.crowded(measure)
-        tail = " in batches that have no like, what their size explains taken off"
+        tail = " in batches that have no like, what load explains taken off"
         found = _stop(arms, measure, crowded, tail) if crowded is not None else None
     return found
 
