@@ -90,7 +90,7 @@ def _start(request: HttpRequest, actor: Actor, rollout: Any) -> None:  # noqa: A
     except Conflict as error:
         messages.warning(request, f"The rollout is drafted, and not started. {error.message}")
     else:
-        messages.success(request, "The rollout has started. It asks first whether both versions fit.")
+        messages.success(request, "The rollout has started.")
 
 
 def _preview(request: HttpRequest, actor: Actor, deployment_id: str) -> HttpResponse:

@@ -164,7 +164,7 @@ def _detail(request: HttpRequest, actor: Actor, rollout_id: str) -> HttpResponse
 
 
 _ACTS: dict[str, tuple[Callable[..., Any], str]] = {
-    Command.START: (services.start_rollout, "The rollout has started. It asks first whether both versions fit."),
+    Command.START: (services.start_rollout, "The rollout has started."),
     Command.PAUSE: (services.pause_rollout, "The rollout is paused: weights stay as they are, and it is watched."),
     Command.RESUME: (services.resume_rollout, "The rollout goes on where it was paused."),
     Command.ABORT: (services.abort_rollout, "The rollout is given up. Callers noticed nothing of it."),

@@ -193,7 +193,7 @@ def test_a_rollout_is_drafted_with_the_rows_as_they_were_typed_or_started_at_onc
     assert "has the rollout" in bob.post(new_url(world), again).content.decode()
     assert draft.id in page(bob, new_url(world))
     second = bob.post(new_url(world), again | {"supersede": "1"}, follow=True).content.decode()
-    assert "It asks first whether both versions fit" in second
+    assert "The rollout has started." in second
     assert stored(draft).state == "superseded"
     assert verbs(personas, draft) == ["rollout.create", "rollout.supersede"]
 

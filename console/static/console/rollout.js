@@ -4,7 +4,8 @@
 const PLOT_HEIGHT = 150;
 const ARMS = [["Stable", ".legend .fill-2", [6, 4]], ["Candidate", ".legend .fill-1", undefined]];
 const utc = (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC");
-const [clock, minute] = ["{HH}:{mm}:{ss} UTC", "{HH}:{mm}"].map((form) => uPlot.fmtDate(form));
+const [clock, second, minute] = ["{HH}:{mm}:{ss} UTC", "{HH}:{mm}:{ss}", "{HH}:{mm}"].map((form) => uPlot.fmtDate(form));
+const marks = (ticks) => ticks.map((tick) => (ticks[1] - ticks[0] < 60 ? second : minute)(utc(tick)));
 const sized = (value, unit) => value == null ? "no data" : `${value >= 100 ? Math.round(value).toLocaleString("en") : +value.toPrecision(3)} ${unit}`.trim();
 
 class Chart {
@@ -24,7 +25,7 @@ class Chart {
       width: this.width, height: PLOT_HEIGHT, tzDate: utc, legend: { show: false },
       cursor: { sync: { key: "rollout" }, y: false, drag: { x: false }, points: { size: 7 } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...axis, space: 60, size: 28, values: (_, ticks) => ticks.map((tick) => minute(utc(tick))) }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => sized(tick, "")) }],
+      axes: [{ ...axis, space: 70, size: 28, values: (_, ticks) => marks(ticks) }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => sized(tick, "")) }],
       series: [{}, ...ARMS.map(([name, swatch, dash]) => {
         const colour = () => getComputedStyle($(swatch)).fill;
         return { label: name, stroke: colour, width: 2, dash, points: { show: true, size: 4, stroke: colour, fill: colour } };
