@@ -271,7 +271,12 @@ REST_FRAMEWORK = {
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Pagoda",
-    "DESCRIPTION": "Manage keys, models, deployments and usage. Inference is OpenAI-compatible and served elsewhere.",
+    "DESCRIPTION": (
+        "Manage keys, models, deployments, rollouts, webhooks and usage. Inference is OpenAI-compatible and served "
+        "elsewhere, by the gateway. A program shows its key: `Authorization: Bearer pgd_...`. Bodies are JSON objects "
+        "of at most 1 MiB with the fields that are named here and no others. Every answer has an `x-request-id`; every "
+        "refusal is an `Error`, whose `code` is stable."
+    ),
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",

@@ -42,7 +42,7 @@ class AllRolloutsView(PlatformView):
 
     @extend_schema(operation_id="list_all_rollouts", responses=list_of(RolloutSerializer))
     def get(self, request: Request) -> Response:
-        """List the newest rollouts of all tenants."""
+        """List the newest rollouts of all tenants, at most 100."""
         return listed(RolloutSerializer, selectors.list_rollouts(actor=self.actor))
 
 

@@ -220,7 +220,7 @@ class RolloutsView(TenantView):
         responses=list_of(RolloutSerializer),
     )
     def get(self, request: Request) -> Response:
-        """List the newest rollouts."""
+        """List the newest rollouts, at most 100."""
         deployment_id = request.query_params.get("deployment_id")
         return listed(RolloutSerializer, selectors.list_rollouts(actor=self.actor, deployment_id=deployment_id))
 
