@@ -43,7 +43,7 @@ test: test-setup model  ## everything CI checks
 
 soak: test-setup model  ## the long versions of races, fuzzing, uploads and memory plans (many minutes)
 	@$(RUN) -m pytest -q -m slow tests/races
-	@$(RUN) -m pytest -q -m slow tests/contracts
+	@$(RUN) -m pytest -q -m slow tests/api tests/contracts
 	@$(RUN) -m pytest -q -m slow tests/e2e
 	@$(RUN) -m pytest -q -m slow tests/journeys
 
