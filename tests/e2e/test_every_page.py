@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import openai
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from conftest import DESKTOP, PHONE, Visitor
+from conftest import PHONE, Visitor
+from looks import THEMES, faults_of_width, serious_faults, show
 from people import make_key, set_limits
 from photographs import shoot
 from playwright.sync_api import Page, expect
@@ -41,7 +41,6 @@ ADMIN_PAGES = (
     "/platform/tenants/acme/suspend", "/platform/prices", "/platform/jobs",
     "/platform/audit", "/platform/audit?tenant=acme&who=nobody", "/platform/health", "/platform/requests",
 )  # fmt: skip
-PHONE_WIDTHS = (320, 390)
 
 
 def every_page(visitor: Visitor, **options: object) -> Iterator[Page]:
@@ -84,7 +83,7 @@ def every_page(visitor: Visitor, **options: object) -> Iterator[Page]:
 class Survey:
     """What is wrong with any page, each as a line."""
 
-    faults: dict[str, list[str]] = field(default_factory=lambda: {"light": [], "dark": []})
+    faults: dict[str, list[str]] = field(default_factory=lambda: {theme: [] for theme in THEMES})
     wide: list[str] = field(default_factory=list)
     num_pages: int = 0
 
@@ -98,28 +97,14 @@ def survey(visitors: Visitor, product: RunningStack) -> Survey:
     for page in every_page(visitors):
         found.num_pages += 1
         for theme, faults in found.faults.items():
-            page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+            show(page, theme)
             faults.extend(serious_faults(page))
-        for width in PHONE_WIDTHS:
-            page.set_viewport_size({"width": width, "height": 800})
-            over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            if over > 0:
-                found.wide.append(f"{page.url} at {width} px: {over} px too wide")
-        page.set_viewport_size(DESKTOP)
+        found.wide.extend(faults_of_width(page))
     assert visitors.problems == []
     return found
 
 
-def serious_faults(page: Page) -> list[str]:
-    return [
-        f"{page.url} {fault['id']}: {node['html'][:160]} {node['failureSummary'][:300]}"
-        for fault in Axe().run(page).response["violations"]
-        if fault["impact"] in ("serious", "critical")
-        for node in fault["nodes"]
-    ]
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_no_page_has_a_serious_fault_of_accessibility(theme, survey):
     assert survey.num_pages >= 35
     assert not survey.faults[theme], "\n".join(survey.faults[theme])

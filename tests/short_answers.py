@@ -1,4 +1,4 @@
-"""A tiny model whose answers end by themselves, after about a dozen tokens; and versions of it, good and spoilt."""
+"""Tiny models whose answers end by themselves after about a dozen tokens, or never; and versions, good and spoilt."""
 
 import json
 import struct
@@ -34,6 +34,16 @@ def make_short_answers(folder: Path) -> Path:
         head[EOS_TOKEN_ID] = heard * np.float32(_PULL / np.sqrt(len(said)))
 
     return _changed(folder, folder, pull)
+
+
+def make_endless_answers(folder: Path) -> Path:
+    """Write a model to ``folder`` whose answers are all as long as may be, none longer by chance."""
+    make_tiny_llama(folder, **_SIZES)
+
+    def hush(tensors: Tensors) -> None:
+        tensors["lm_head.weight"][EOS_TOKEN_ID] = 0.0  # far below what the others come to
+
+    return _changed(folder, folder, hush)
 
 
 def a_little_different(folder: Path, source: Path, seed: int) -> Path:
