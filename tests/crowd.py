@@ -9,14 +9,13 @@ from types import TracebackType
 import httpx
 
 _TIMEOUT = httpx.Timeout(120.0)
-_MAX_TOKENS = 32
 
 
 class Crowd:
     """So many at a time call a model until the block ends; ``heard`` counts what they got, ``whole`` or a code."""
 
-    def __init__(self, gateway_url: str, key: str, name: str, callers: int) -> None:
-        self._url, self._name, self._callers = gateway_url, name, callers
+    def __init__(self, gateway_url: str, key: str, name: str, callers: int, *, max_tokens: int = 64) -> None:
+        self._url, self._name, self._callers, self._max_tokens = gateway_url, name, callers, max_tokens
         self._headers = {"Authorization": f"Bearer {key}"}
         self._over = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._call_on()), name="crowd")
@@ -43,7 +42,7 @@ class Crowd:
     async def _one(self, client: httpx.AsyncClient, who: str) -> str:
         body = {
             "model": self._name, "messages": [{"role": "user", "content": f"{who} says hello."}],
-            "max_tokens": _MAX_TOKENS, "stream": True,
+            "max_tokens": self._max_tokens, "stream": True,
         }  # fmt: skip
         session = {"x-pagoda-session": who}
         async with client.stream("POST", f"{self._url}/chat/completions", json=body, headers=session) as answer:

@@ -4,6 +4,7 @@ Bad are one with shuffled weights, and by failpoints in its replicas: errors, sl
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from crowd import Crowd
 from msgspec import structs
 from owner import BadLine, Owner, Person, Upload, follow_the_checklist, make_key
-from running_stack import RunningStack, running_stack, wait_for
+from running_stack import MODEL_DIR, RunningStack, running_stack, wait_for
 from short_answers import a_little_different, make_short_answers, shuffled
 
 from controlplane.rollouts.plan import Plan, Step, scaled, to_json
@@ -23,18 +24,22 @@ MOST_BEFORE_STOPPED = 25
 ENDED = {"promoted", "rolled_back", "aborted", "superseded"}
 FAULTS = {
     "errors": "engine.row=raise%3",
-    "slow steps": "engine.step=delay:250@3+",
+    "slow steps": "engine.step=delay:400@3+",
     "truncated answers": "engine.logits=truncate:1@2+",
     "NaN": "engine.logits=nan@2+",
 }
-_FEWER = scaled(
-    Plan(steps=(Step(24, 3, 1200), Step(50, 3, 1200)), ramp_s=1, bake_100_s=3, keep_previous_s=600), samples=0.1
-)
-PLAN = structs.replace(
-    _FEWER, judge=structs.replace(_FEWER.judge, ttft_limit=2.5, ttft_stop=8.0, tpot_limit=2.0, tpot_stop=4.0)
-)
-"""A tenth of the product's samples, whose limits widen to what those can still prove; those of times further, for tests
-run on machines that do other work too."""
+TIMES = {"ttft_limit": 2.5, "ttft_stop": 10.0, "tpot_limit": 2.0, "tpot_stop": 6.0}
+"""Limits of times for tests, which run on machines that do other work too."""
+
+
+def with_part_of(samples: float) -> Plan:
+    """The product's plan with a part of its samples, whose limits widen to what those can still prove."""
+    steps = tuple(Step(weight, 3, 1200) for weight in (24, 50))
+    fewer = scaled(Plan(steps=steps, ramp_s=1, bake_100_s=3, keep_previous_s=600), samples=samples)
+    return structs.replace(fewer, judge=structs.replace(fewer.judge, **TIMES, share_margin=0.1))
+
+
+PLAN = with_part_of(0.1)
 Record = Callable[[str, object], None]
 
 
@@ -78,6 +83,22 @@ def test_a_good_version_is_promoted_and_five_bad_ones_are_stopped(stage, source,
     live_through(stage, source, tmp_path, ["shuffled weights", *FAULTS], record_property)
 
 
+@pytest.mark.slow
+def test_the_bundled_model_moves_to_its_next_version_under_traffic(stage, tmp_path, record_property):
+    folders = [shutil.copytree(MODEL_DIR, tmp_path / name) for name in ("first", "second")]
+    (folders[1] / "README.md").write_text("The second version: its weights are those of the first.")
+    first, second = (bring(stage, folder, model="bundled") for folder in folders)
+    made = stage.owner.do("POST", "deployments", name="bundled", version_id=first)
+    wait_for(lambda: stage.owner.get(f"deployments/{made['id']}")["standing"] == "live", "a live deployment")
+    with Crowd(stage.product.details["gateway_url"], stage.key, "bundled", 4, max_tokens=6) as crowd:
+        record_property("promoted", see_it_promoted(stage, made["id"], second, with_part_of(0.05)))
+    assert set(crowd.heard) == {"whole"}
+    record_property("heard", dict(crowd.heard))
+    see_that_only_ready_replicas_served(stage, made["id"])
+    see_that_weights_were_whole(stage, made["id"])
+    stage.owner.do("DELETE", f"deployments/{made['id']}")
+
+
 def live_through(stage: Stage, source: Path, tmp_path: Path, bad: list[str], record: Record) -> None:
     record("plan", json.dumps(to_json(PLAN)))
     deployment_id = the_deployment(stage)
@@ -108,10 +129,9 @@ def spoilt(source: Path, tmp_path: Path, fault: str) -> Path:
     return shuffled(folder, source) if fault == "shuffled weights" else a_little_different(folder, source, next(SEEDS))
 
 
-def bring(stage: Stage, folder: Path, fault: str = "") -> str:
+def bring(stage: Stage, folder: Path, fault: str = "", model: str = "") -> str:
     """Upload a version of the model, and once it is ready let its replicas have ``fault``."""
-    details = stage.product.details
-    upload = Upload(stage.owner, details["model"], folder, BadLine([]), "http")
+    upload = Upload(stage.owner, model or stage.product.details["model"], folder, BadLine([]), "http")
     upload.run()
     follow_the_checklist(stage.owner, upload.version_id)
     if fault in FAULTS:
@@ -120,9 +140,9 @@ def bring(stage: Stage, folder: Path, fault: str = "") -> str:
     return upload.version_id
 
 
-def start(stage: Stage, deployment_id: str, version_id: str) -> str:
+def start(stage: Stage, deployment_id: str, version_id: str, plan: Plan) -> str:
     drafted = stage.owner.do(
-        "POST", "rollouts", deployment_id=deployment_id, candidate_version_id=version_id, plan=to_json(PLAN)
+        "POST", "rollouts", deployment_id=deployment_id, candidate_version_id=version_id, plan=to_json(plan)
     )  # fmt: skip
     stage.owner.do("POST", f"rollouts/{drafted['id']}/start", revision=drafted["revision"])
     return str(drafted["id"])
@@ -135,21 +155,21 @@ def until(stage: Stage, rollout_id: str, states: set[str]) -> dict[str, Any]:
         rollout: dict[str, Any] = stage.owner.get(f"rollouts/{rollout_id}")
         return rollout if rollout["state"] in states | ENDED | {"paused", "awaiting_approval"} else None
 
-    found: dict[str, Any] = wait_for(there, f"a rollout that is {' or '.join(sorted(states))}", deadline_s=180)
+    found: dict[str, Any] = wait_for(there, f"a rollout that is {' or '.join(sorted(states))}", deadline_s=400)
     assert found["state"] in states, f"{found['state']}: {found['reason']} {found['waits_for']}"
     return found
 
 
 def see_it_stopped(stage: Stage, deployment_id: str, version_id: str) -> dict[str, Any]:
-    rollout = until(stage, start(stage, deployment_id, version_id), {"rolled_back"})
+    rollout = until(stage, start(stage, deployment_id, version_id, PLAN), {"rolled_back"})
     assert max(event["weight"] for event in rollout["events"]) < MOST_BEFORE_STOPPED
     assert len(rollout["reason"].split()) > 5, "a reason is words"
     return rollout
 
 
-def see_it_promoted(stage: Stage, deployment_id: str, version_id: str) -> list[str]:
+def see_it_promoted(stage: Stage, deployment_id: str, version_id: str, plan: Plan = PLAN) -> list[str]:
     """See it wait for somebody else's approval, and then serve all."""
-    rollout_id = start(stage, deployment_id, version_id)
+    rollout_id = start(stage, deployment_id, version_id, plan)
     waiting = until(stage, rollout_id, {"awaiting_approval"})
     asked = stage.owner.ask(
         "POST", f"rollouts/{rollout_id}/approve", revision=waiting["revision"], step=waiting["step"],
@@ -165,7 +185,7 @@ def see_it_promoted(stage: Stage, deployment_id: str, version_id: str) -> list[s
     arms = stage.owner.get(f"deployments/{deployment_id}")["arms"]
     assert {arm["name"]: arm["weight"] for arm in arms if arm["version_id"] == version_id} == {"stable": 100}
     ramps = [(event["step"], event["weight"]) for event in promoted["events"] if event["new"] == "ramp"]
-    assert ramps == [(at, step.weight) for at, step in enumerate(PLAN.steps)], "no step left out or repeated"
+    assert ramps == [(at, step.weight) for at, step in enumerate(plan.steps)], "no step left out or repeated"
     return [event["cause"] for event in promoted["events"]]
 
 
