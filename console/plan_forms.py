@@ -4,17 +4,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django import forms
+from msgspec import structs
 
 from console.rollout_words import seconds
 from controlplane.deployments import bounds
-from controlplane.rollouts.plan import DEFAULT_PLAN, MAX_STEPS, JudgeSettings, Plan, Step, plan_faults, span
+from controlplane.rollouts.plan import DEFAULT_PLAN, MAX_STEPS, Plan, Step, plan_faults, scaled, span
 from tenants.errors import Invalid
 
 _FEW = 50
 """Requests of a step where there is little traffic: enough to see what is plainly wrong."""
 LITTLE_TRAFFIC = Plan(
     steps=(Step(5, 900, _FEW), Step(25, 1800, _FEW), Step(50, 1800, _FEW)),
-    judge=JudgeSettings(accept_unproven=True, quantile_samples=_FEW),
+    # The limits of the usual plan would take the noise of so few for harm.
+    judge=structs.replace(
+        scaled(DEFAULT_PLAN, samples=_FEW / DEFAULT_PLAN.steps[0].min_samples).judge, accept_unproven=True
+    ),
 )
 PRESETS: dict[str, tuple[str, str, Plan]] = {
     "usual": (
@@ -24,9 +28,9 @@ PRESETS: dict[str, tuple[str, str, Plan]] = {
     ),
     "little": (
         "Little traffic",
-        f"A step waits for {_FEW} requests only. So few prove nothing: a gate passes when what was measured is within "
-        "its limit, and every verdict says that it is not proven. What is plainly wrong still stops it at once, and a "
-        "person approves all the same.",
+        f"A step waits for {_FEW} requests only. So few prove little: limits are wider, a gate passes when what was "
+        "measured is within its limit, and every verdict says what is not proven. What is plainly wrong still stops it "
+        "at once, and a person approves all the same.",
         LITTLE_TRAFFIC,
     ),
 }
