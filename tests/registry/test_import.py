@@ -239,7 +239,7 @@ def test_lists_take_the_same_queries_for_one_and_for_many(personas, tiny, store,
     for count in (1, 3):
         for seed in range(1, count):
             import_(make_tiny_llama(tmp_path / f"m{seed}", seed=seed), store, name=f"m{seed}")
-        with django_assert_num_queries(8):  # savepoint, set the tenant, versions, their files, artifacts, aliases, ...
+        with django_assert_num_queries(7):  # savepoint, set the tenant, versions, their files, aliases, ...
             assert len(selectors.list_versions(actor=bob)) == count
         with django_assert_num_queries(5):
             assert len(selectors.list_models(actor=bob)) == count
