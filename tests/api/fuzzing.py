@@ -37,6 +37,11 @@ _SAME = {
     "deployment_ids": "deployment_id",
 }  # fmt: skip
 """Inputs that name a thing in other words than most routes do."""
+_WRONG: dict[str, tuple[Any, ...]] = {
+    "string": (7, True, []), "integer": ("1", 1.5, True), "number": ("1", True), "boolean": ("true", 1),
+    "array": ({}, "x"), "object": ([], "x"),
+}  # fmt: skip
+"""Values that are not of a type of the document, though they look like it."""
 
 
 @contextmanager
@@ -64,6 +69,29 @@ def example_of(operation: Any) -> dict[str, Any] | None:
     """Return the body that the document gives as an example, or None."""
     body = operation.definition.raw.get("requestBody", {}).get("content", {}).get("application/json", {})
     return next((each["value"] for each in body.get("examples", {}).values()), None)
+
+
+def spoiled(operation: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return the example with one thing wrong at a time, each with the field at fault: of another type, or unknown."""
+    schemas = operation.schema.raw_schema["components"]["schemas"]
+    body = operation.definition.raw["requestBody"]["content"]["application/json"]
+    yield from _spoiled(body["schema"], example_of(operation) or {}, schemas)
+
+
+def _spoiled(schema: Any, value: dict[str, Any], schemas: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "colour", value | {"colour": "red"}
+    for name, field_schema in _resolved(schema, schemas)["properties"].items():
+        resolved = _resolved(field_schema, schemas)
+        for wrong in _WRONG[resolved.get("type", "string")]:
+            yield name, value | {name: wrong}
+        if isinstance(value.get(name), dict) and "properties" in resolved:
+            for inner, spoilt in _spoiled(resolved, value[name], schemas):
+                yield f"{name}.{inner}", value | {name: spoilt}
+
+
+def _resolved(schema: Any, schemas: Any) -> Any:
+    (outer,) = schema.get("allOf", [schema])
+    return schemas[outer["$ref"].rpartition("/")[2]] if "$ref" in outer else outer
 
 
 def is_platform(operation: Any) -> bool:
@@ -142,7 +170,8 @@ def _meant(name: str, value: Any, known: dict[str, Any]) -> Any:
         return {key: _meant(key, each, known) for key, each in value.items()}
     if isinstance(value, list):
         return [_meant(name, each, known) for each in value]
-    return known.get(name, value) if isinstance(value, str | int) else value
+    meant = known.get(name, value)
+    return meant if type(meant) is type(value) else value
 
 
 def _leaves(value: Any) -> Iterator[str]:

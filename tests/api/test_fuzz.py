@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django_fixtures import make_personas, undone
-from fuzzing import Place, aim, example_of, is_platform, load_operations, one_connection
+from fuzzing import Place, aim, example_of, is_platform, load_operations, one_connection, spoiled
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
@@ -21,11 +21,14 @@ from controlplane.api.access import TENANT
 OPERATIONS = load_operations()
 TAKING = {name: each for name, each in OPERATIONS.items() if each.body or len(each.query) > 1}
 """The operations that take more than ``tenant``."""
+WITH_EXAMPLE = [name for name, each in OPERATIONS.items() if example_of(each)]
 REFUSED = (400, 403, 404, 422)
 """What a stranger may hear of a thing. A 409 would say that there is one."""
-EXAMPLES, MANY = 4, 40
-FEW = 3
-"""For what takes nothing but ids: there is little to make up."""
+
+
+def examples(name: str) -> int:
+    """Return how many requests are made up; fewer where nothing but ids is taken."""
+    return 3 if name in TAKING else 2
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +43,16 @@ def _own_store(settings: Any, tmp_path: Path) -> None:
     settings.PAGODA_HOME = tmp_path
 
 
-def tried(examples: int, strategy: st.SearchStrategy[Any], property_: Callable[[Any], None]) -> None:
+def tried(count: int, strategy: st.SearchStrategy[Any], property_: Callable[[Any], None]) -> None:
     """Try a property on the same examples each time."""
     bounded = settings(
-        max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+        max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],  # a request is short: to shrink it would take minutes
     )  # fmt: skip
     bounded(given(strategy)(property_))()
 
 
-def sound(place: Place, operation: Any, examples: int) -> None:
+def sound(place: Place, operation: Any, count: int) -> None:
     """Send requests as the document allows them, most of them about things that there are."""
 
     def holds(data: st.DataObject) -> None:
@@ -75,10 +78,10 @@ def sound(place: Place, operation: Any, examples: int) -> None:
             if answer.status_code < 300 and case.path_parameters:
                 assert to_other.status_code == 404, to_other.text
 
-    tried(examples, st.data(), holds)
+    tried(count, st.data(), holds)
 
 
-def refused(place: Place, operation: Any, examples: int) -> None:
+def refused(place: Place, operation: Any, count: int) -> None:
     """Send requests that the document forbids, about things that there are, by who may do everything."""
 
     def holds(data: st.DataObject) -> None:
@@ -90,15 +93,30 @@ def refused(place: Place, operation: Any, examples: int) -> None:
         answer = place.send(case, caller)
         case.validate_response(answer, checks=[negative_data_rejection])
 
-    tried(examples, st.data(), holds)
+    tried(count, st.data(), holds)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_what_the_document_allows_is_answered_as_it_says_and_reaches_ones_own_things_only(name, place):
-    sound(place, OPERATIONS[name], EXAMPLES if name in TAKING else FEW)
+    sound(place, OPERATIONS[name], examples(name))
 
 
-@pytest.mark.parametrize("name", [name for name, each in OPERATIONS.items() if example_of(each)])
+@pytest.mark.parametrize("name", WITH_EXAMPLE)
+def test_an_example_with_one_thing_wrong_is_refused_by_the_name_of_that_thing(name, place):
+    operation = OPERATIONS[name]
+    caller = place.root if is_platform(operation) else place.persons["acme"]
+    for field, body in spoiled(operation):
+        case = operation.Case(
+            path_parameters=dict.fromkeys(each.name for each in operation.path_parameters), body=body,
+            media_type="application/json",
+        )  # fmt: skip
+        aim(case, place.things["acme"])
+        answer = place.send(case, caller)
+        assert answer.status_code == 422, (field, body, answer.text)
+        assert all(name.startswith(field) for name in answer.json()["error"]["fields"]), (field, answer.text)
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLE)
 def test_each_example_of_the_document_is_taken_or_comes_at_the_wrong_time(name, place):
     operation = OPERATIONS[name]
     own = place.things["acme"]
@@ -113,16 +131,16 @@ def test_each_example_of_the_document_is_taken_or_comes_at_the_wrong_time(name, 
 
 @pytest.mark.parametrize("name", TAKING)
 def test_what_the_document_forbids_is_refused(name, place):
-    refused(place, OPERATIONS[name], EXAMPLES)
+    refused(place, OPERATIONS[name], examples(name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_what_the_document_allows_is_sound_ten_times_over(name, place):
-    sound(place, OPERATIONS[name], MANY)
+    sound(place, OPERATIONS[name], 10 * examples(name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TAKING)
 def test_what_the_document_forbids_is_refused_ten_times_over(name, place):
-    refused(place, OPERATIONS[name], MANY)
+    refused(place, OPERATIONS[name], 10 * examples(name))
