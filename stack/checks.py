@@ -1,8 +1,8 @@
 """Everything CI checks, layer by layer, each with its budget of seconds: ``make test``.
 
-Layers run in rounds, within a round two side by side, and each prints when it ends. Most keep one core busy. The
-browser has the machine to itself. Faults mostly wait (a minute without PostgreSQL), so the journeys run beside them. A
-layer over its budget is shown and does not fail: machines are noisy, and a budget is there to be noticed early.
+Layers run in rounds, within a round two side by side, and each prints when it ends. Most keep one core busy. Faults
+mostly wait (a minute without PostgreSQL), so the browser runs beside them, last. A layer over its budget is shown and
+does not fail: machines are noisy, and a budget is there to be noticed early.
 """
 
 import os
@@ -53,11 +53,12 @@ _PARTS = (
     Layer("imports", (str(Path(sys.executable).with_name("lint-imports")),), 20),
     Layer("types", (sys.executable, "-m", "mypy"), 90),
     # The longest first, so that none of them is left to run by itself.
-    _tests("registry", 120, "registry", "api", "races"),
+    _tests("journeys", 180),
+    _tests("registry", 120, "registry", "races"),
     _tests("pure", 90, "architecture", "atomic_file", "catalog", "contracts", "engine", "inspect", "sandbox", "spool"),
     _tests("fleet", 120),
     _tests("control", 100, "tenants", "jobs", "deployments", "metering", "notifications", "isolation"),
-    _tests("rollouts", 60),
+    _tests("rollouts", 120, "rollouts", "api"),
     _tests("worker", 90),
     _tests("gateway", 90, "gateway", "http_server"),
     _tests("console", 60),
@@ -66,7 +67,7 @@ _PARTS = (
     _tests("text", 60),
     _tests("stack", 30),
 )
-ROUNDS = (_PARTS, (_tests("e2e", 210),), (_tests("faults", 240), _tests("journeys", 240)))
+ROUNDS = (_PARTS, (_tests("e2e", 240), _tests("faults", 240)))
 LAYERS = tuple(layer for layers in ROUNDS for layer in layers)
 
 

@@ -59,6 +59,7 @@ def bring(owner: Owner, model: str, folder: Path) -> str:
     return upload.version_id
 
 
+@pytest.mark.slow
 def test_a_version_is_rolled_out_approved_by_another_person_and_rolled_back(visitor, stage):
     with stage.calls() as crowd, visitor.window("user") as alice, visitor.window("admin") as admin:
         wait_for(lambda: crowd.heard["whole"], "an answer")
