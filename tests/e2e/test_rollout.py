@@ -98,7 +98,7 @@ def plans(page: Page, stage: Stage) -> None:
     page.keyboard.type(stage.name)
     expect(page.get_by_label("Candidate").locator("option:checked")).to_contain_text(f"{stage.name} v2")
     press(page, page.get_by_role("button", name="Little traffic"))
-    expect(page.get_by_text("So few prove nothing")).to_be_visible()
+    expect(page.get_by_text("So few prove little")).to_be_visible()
     for number, step in enumerate(STEPS, 1):
         for field, text in zip(("Traffic, %", "At least", "Requests"), step, strict=True):
             write(page, page.get_by_label(f"Step {number}: {field}"), text)
