@@ -1,5 +1,7 @@
 """The block table: which blocks hold a sequence's positions, in order."""
 
+from array import array
+
 from dataplane.engine.block_list import Block
 from dataplane.engine.block_pool import BlockPool
 from dataplane.engine.tenant_budget import TenantBudget
@@ -10,14 +12,15 @@ class BlockTable:
 
     Attributes:
         blocks: first position first.
-        block_ids: their ids, as the runner wants them.
+        block_ids: their ids as 32-bit integers in one piece of memory, which a runner may read without a copy. Growth
+            moves that memory and fails while somebody looks at it: a view is good for one step.
     """
 
     __slots__ = ("block_ids", "blocks")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self.block_ids: list[int] = []
+        self.block_ids = array("i")
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -46,9 +49,9 @@ class BlockTable:
         """Give everything back."""
         pool.release(reversed(self.blocks))
         self.blocks.clear()
-        # The runner may still hold the old list for the step in flight: start a new one.
-        self.block_ids = []
+        # The runner may still hold the old ids for the step in flight: start a new one.
+        self.block_ids = array("i")
 
     def _extend(self, blocks: list[Block]) -> None:
         self.blocks += blocks
-        self.block_ids += [block.id for block in blocks]
+        self.block_ids.extend([block.id for block in blocks])

@@ -16,7 +16,8 @@ class Row:
         request_id: for log lines; a runner keeps no state by it.
         token_ids: tokens to compute now: a chunk of a prompt, or the one token sampled last.
         position: absolute position of ``token_ids[0]``; everything before it is in the KV pool already.
-        block_table: ids of the blocks that hold positions 0 to ``position + len(token_ids) - 1``. Read only.
+        block_table: ids of the blocks that hold positions 0 to ``position + len(token_ids) - 1``. Read only. The engine
+            gives an ``array("i")``: a buffer of 32-bit integers, to be let go of before :meth:`Runner.execute` returns.
         sample: draw one token from the logits of the last position.
         sampling: how to draw it.
         output_index: how many output tokens precede the one to draw; with ``sampling.seed`` it fixes the draw.
@@ -26,7 +27,7 @@ class Row:
     request_id: str
     token_ids: list[int]
     position: int
-    block_table: list[int]
+    block_table: Sequence[int]
     sample: bool
     sampling: SamplingParams
     output_index: int

@@ -102,7 +102,7 @@ def _group(start: int, queries: int, blocks: int, rows: Sequence[Row], block_siz
     for row in rows:
         table = row.block_table[: _num_blocks(row, block_size)]
         block_ids += table
-        block_ids += table[:1] * (blocks - len(table))
+        block_ids += [table[0]] * (blocks - len(table))
     positions = _indices(row.position for row in rows)[:, None] + torch.arange(queries)
     return AttentionGroup(start, len(rows), queries, _indices(block_ids), causal_mask(positions, blocks * block_size))
 
