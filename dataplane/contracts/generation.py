@@ -45,16 +45,25 @@ class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Submit(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A request, tokenised. ``prompt_token_ids`` is never empty."""
+    """A request, tokenised. ``prompt_token_ids`` is never empty.
+
+    It becomes ``n`` sequences. The first computes the prompt and has the request's own id; the others begin with its
+    first token, on its blocks. One that ends or is aborted before that takes them with it.
+    """
 
     request_id: str
     tenant_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
+    n: int = 1
+
+    def sequence_ids(self) -> list[str]:
+        """Return the ids that its sequences have, by choice."""
+        return [self.request_id, *(f"{self.request_id}#{choice}" for choice in range(1, self.n))]
 
 
 class AbortSequence(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The caller has gone, or a stop string was found."""
+    """The caller has gone, or a stop string was found. ``request_id`` is the id of one sequence."""
 
     request_id: str
 
@@ -142,11 +151,24 @@ class LoadFailed(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     message: str
 
 
-class SequenceDelta(msgspec.Struct, frozen=True):
-    """New tokens of one sequence.
+class TokenScore(msgspec.Struct, frozen=True, array_like=True):
+    """A token's log probability under the model, before temperature, penalties, bias and filters.
 
-    ``cached_tokens`` is final with the first token. ``phases``, so far, come with the first token, with every 16th
-    after it and with the end: so whoever ends a sequence from without nearly knows them.
+    ``top`` are the likeliest tokens at its place with theirs, best first, as many as were asked for.
+    """
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class SequenceDelta(msgspec.Struct, frozen=True):
+    """New tokens of one sequence, whose id ``request_id`` is.
+
+    ``scores`` are those of ``token_ids`` where they were asked for; before them, those of the prompt's tokens, the
+    second onwards, as they are computed. ``cached_tokens`` is final with the first token. ``phases``, so far, come with
+    the first token, with every 16th after it and with the end: so whoever ends a sequence from without nearly knows
+    them.
     """
 
     request_id: str
@@ -156,6 +178,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
     error_message: str = ""
     cached_tokens: int = 0
     phases: Phases | None = None
+    scores: list[TokenScore] = []
 
 
 def failed(request_id: str, error: ApiError) -> SequenceDelta:

@@ -3,30 +3,37 @@
 Life of a request: ``submit`` checks that it can ever fit and puts it in its tenant's line; the scheduler admits it with
 blocks for its length; each step computes a chunk of it; when nothing is left to compute a token is sampled; it ends by
 a stop token, by length, by ``abort`` or by a failure of its own, and its blocks are free or cached in that same step.
+With its first token the other sequences of a request for several join the line, in front, and find its prompt computed.
 A preemption sends it back to the line with its tokens kept.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from traceback import format_exc
 
-import structlog
+import msgspec
 
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import Code
-from dataplane.contracts.generation import EngineDump, EngineLoad, FinishReason, SequenceDelta, Submit, TenantLoad
-from dataplane.engine import intake
+from dataplane.contracts.generation import (
+    EngineDump,
+    EngineLoad,
+    FinishReason,
+    SequenceDelta,
+    Submit,
+    TenantLoad,
+)
+from dataplane.contracts.sampling import SamplingParams
+from dataplane.engine import execution, intake
 from dataplane.engine.block_pool import BlockPool, IntegrityError
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.intake import Refusal
 from dataplane.engine.prefix_cache import PrefixCache
-from dataplane.engine.runner import Row, RowFailure, Runner
+from dataplane.engine.runner import Row, RowFailure, Runner, Scored
 from dataplane.engine.scheduler import Scheduler
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import DEFAULT_SHARE, TenantBudget, check_shares
 
-_log = structlog.get_logger(__name__)
 _PHASES_EVERY_TOKENS = 16
 
 
@@ -68,6 +75,7 @@ class Engine:
         self._queue = self._scheduler.queue
         self._clock = clock
         self._sequences: dict[str, Sequence] = {}
+        self._forks: dict[str, Submit] = {}  # by their first sequence, which computes the prompt of the others
         self._refused: list[SequenceDelta] = []  # ended outside a step, to be delivered with the next
         self._unlisted: OrderedDict[str, TenantQueue] = OrderedDict()
         self._shares: dict[str, Share] = {}
@@ -82,28 +90,44 @@ class Engine:
         Raises:
             Refusal: it is malformed, can never fit, or its tenant's queue is full.
         """
-        if request.request_id in self._sequences:
-            raise Refusal(Code.INVALID_REQUEST, f"request id {request.request_id} is in use")
+        for sequence_id in request.sequence_ids():
+            if sequence_id in self._sequences:
+                raise Refusal(Code.INVALID_REQUEST, f"request id {sequence_id} is in use")
         intake.check(request, self.config)
         tenant = self._tenant(request.tenant_id)
         intake.check_room(request, self.config, tenant)
-        sampling = request.sampling
+        self._arrivals += 1
+        self._look_at_the_clock()
+        self._enqueue(request, request.request_id, request.sampling, self._arrivals)
+        if request.n > 1:
+            self._forks[request.request_id] = request
+
+    def _enqueue(
+        self, request: Submit, sequence_id: str, sampling: SamplingParams, arrival: int, *, in_front: bool = False
+    ) -> None:
         stop_token_ids = (
             sampling.stop_token_ids if sampling.ignore_eos else self._eos_token_ids + sampling.stop_token_ids
         )
-        self._arrivals += 1
-        self._look_at_the_clock()
         sequence = Sequence(
-            request.request_id,
-            tenant,
+            sequence_id,
+            self._tenant(request.tenant_id),
             request.prompt_token_ids,
             sampling=sampling,
             stop_token_ids=stop_token_ids,
-            arrival=self._arrivals,
+            arrival=arrival,
             time=self._queue.time,
         )
-        self._sequences[sequence.request_id] = sequence
-        self._queue.enqueue(sequence)
+        self._sequences[sequence_id] = sequence
+        self._queue.enqueue(sequence, in_front=in_front)
+
+    def _fork(self, first: Sequence) -> None:
+        """Queue the other sequences of a request whose prompt ``first`` has computed; they share its full blocks."""
+        request = self._forks.pop(first.request_id, None)
+        if request is None:
+            return
+        for choice, sequence_id in reversed(list(enumerate(request.sequence_ids()))[1:]):
+            sampling = msgspec.structs.replace(request.sampling, choice=choice, score_prompt=False)
+            self._enqueue(request, sequence_id, sampling, first.arrival, in_front=True)
 
     def abort(self, request_id: str) -> bool:
         """End a request now, whatever it is doing; its blocks are free on return and no delta follows.
@@ -114,6 +138,7 @@ class Engine:
         sequence = self._sequences.pop(request_id, None)
         if sequence is None:
             return False
+        self._forks.pop(request_id, None)
         self._look_at_the_clock()
         self._scheduler.deallocate(sequence)
         return True
@@ -136,7 +161,7 @@ class Engine:
         self._look_at_the_clock()
         chunks = self._scheduler.schedule().chunks
         rows = [self._row(sequence, num_tokens) for sequence, num_tokens in chunks.items()]
-        results = self._execute(rows)
+        results = execution.execute(self._runner, rows)
         self._look_at_the_clock()
         for (sequence, num_tokens), result in zip(chunks.items(), results, strict=True):
             timeline = sequence.timeline
@@ -145,7 +170,7 @@ class Engine:
             if isinstance(result, RowFailure):
                 self._failed_rows += 1
                 deltas.append(self._end(sequence, FinishReason.ERROR, result.code, result.message))
-            elif (delta := self._commit(sequence, num_tokens, result)) is not None:
+            elif (delta := self._take(sequence, num_tokens, result)) is not None:
                 deltas.append(delta)
         self._forget_one()
         if not self._sequences:
@@ -175,44 +200,41 @@ class Engine:
             sampling=sequence.sampling,
             output_index=output_index,
             ban_token_ids=sequence.stop_token_ids if output_index < sequence.sampling.min_tokens else (),
+            counts=sequence.counts,
+            score_token_ids=self._unscored(sequence, start, start + num_tokens) if sequence.needs_scores else (),
         )
 
-    def _execute(self, rows: list[Row]) -> list[int | RowFailure | None]:
-        """Run the rows; after an exception run each alone, so that only the offender fails."""
-        if not rows:
-            return []
-        try:
-            return self._checked(rows, self._runner.execute(rows))
-        except Exception:  # noqa: BLE001 - whatever a model may raise
-            # A formatted traceback: a renderer that shows local variables would put a tenant's tokens into the log.
-            _log.error("step_failed", rows=len(rows), traceback=format_exc())
-        return [self._execute_alone(row) for row in rows]
+    def _unscored(self, sequence: Sequence, start: int, end: int) -> list[int]:
+        """Return the tokens of the prompt that stand behind positions ``start`` to ``end``."""
+        return sequence.token_ids[start + 1 : min(end + 1, sequence.num_prompt_tokens)]
 
-    def _execute_alone(self, row: Row) -> int | RowFailure | None:
-        try:
-            return self._checked([row], self._runner.execute([row]))[0]
-        except Exception:  # noqa: BLE001 - whatever a model may raise
-            _log.error("row_failed", request_id=row.request_id, traceback=format_exc())
-            return RowFailure("the model failed on this request; its neighbours were not affected")
-
-    def _checked(self, rows: list[Row], results: list[int | RowFailure | None]) -> list[int | RowFailure | None]:
-        """Refuse an answer that would put the engine's books out of step with the model."""
-        if len(results) != len(rows):
-            raise ValueError(f"the runner answered {len(results)} of {len(rows)} rows")
-        for row, result in zip(rows, results, strict=True):
-            if not isinstance(result, RowFailure) and (result is not None) != row.sample:
-                raise ValueError(f"the runner {'sampled no' if row.sample else 'sampled a'} token for {row.request_id}")
-        return results
+    def _take(self, sequence: Sequence, num_tokens: int, result: int | Scored | None) -> SequenceDelta | None:
+        """Book what a row computed; return what its caller is told."""
+        if not isinstance(result, Scored):
+            return self._commit(sequence, num_tokens, result)
+        scores = result.scores
+        if sequence.needs_scores:
+            end = min(sequence.num_computed_tokens + num_tokens + 1, sequence.num_prompt_tokens)
+            # After a preemption within the prompt the first of them were handed out before.
+            scores = scores[max(0, sequence.num_scored_tokens - sequence.num_computed_tokens - 1) :]
+            sequence.num_scored_tokens = max(sequence.num_scored_tokens, end)
+        delta = self._commit(sequence, num_tokens, result.token_id)
+        if delta is None:
+            return SequenceDelta(sequence.request_id, [], scores=scores) if scores else None
+        return msgspec.structs.replace(delta, scores=scores)
 
     def _commit(self, sequence: Sequence, num_tokens: int, token_id: int | None) -> SequenceDelta | None:
         self._scheduler.commit(sequence, num_tokens, token_id)
         if token_id is None:
             return None
+        if sequence.counts is not None:
+            sequence.counts.add(token_id)
         self._generation_tokens += 1
         num_output_tokens, sampling = sequence.num_output_tokens, sequence.sampling
         if num_output_tokens == 1:
-            self._prompt_tokens += sequence.num_prompt_tokens
+            self._prompt_tokens += 0 if sampling.choice else sequence.num_prompt_tokens
             sequence.timeline.first_token(self._queue.time)
+            self._fork(sequence)
         if token_id in sequence.stop_token_ids and num_output_tokens >= sampling.min_tokens:
             return self._end(sequence, FinishReason.STOP, token_ids=[token_id])
         if num_output_tokens >= sampling.max_tokens:
@@ -238,6 +260,7 @@ class Engine:
         phases = sequence.phases(self._queue.time)
         self._scheduler.deallocate(sequence)
         del self._sequences[sequence.request_id]
+        self._forks.pop(sequence.request_id, None)
         return SequenceDelta(
             sequence.request_id,
             token_ids or [],

@@ -151,10 +151,12 @@ class FairQueue:
 
     # requests come and go
 
-    def enqueue(self, sequence: Sequence) -> None:
-        """Add a request at the end of its tenant's line."""
+    def enqueue(self, sequence: Sequence, *, in_front: bool = False) -> None:
+        """Add a request at the end of its tenant's line, or one whose turn has been at its front."""
         tenant = sequence.tenant
         tenant.waiting[sequence.request_id] = sequence
+        if in_front:
+            tenant.waiting.move_to_end(sequence.request_id, last=False)
         self.num_waiting += 1
         self._renew_head(tenant)
 

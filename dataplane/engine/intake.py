@@ -2,6 +2,7 @@
 
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import Submit
+from dataplane.contracts.sampling import MAX_CHOICES
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.tenant_budget import TenantBudget
@@ -22,6 +23,8 @@ def check(request: Submit, config: EngineConfig) -> None:
     sampling, prompt = request.sampling, request.prompt_token_ids
     if not prompt or min(prompt) < 0 or max(prompt) > _MAX_TOKEN_ID:
         raise Refusal(Code.INVALID_REQUEST, "the prompt must hold at least one token, and token ids only")
+    if not 1 <= request.n <= MAX_CHOICES:
+        raise Refusal(Code.INVALID_PARAMETER, f"n is {request.n}; it must be from 1 to {MAX_CHOICES}")
     if sampling.max_tokens < 1:
         raise Refusal(Code.INVALID_PARAMETER, f"max_tokens is {sampling.max_tokens}; it must be at least 1")
     if not 0 <= sampling.min_tokens <= sampling.max_tokens:
@@ -47,7 +50,7 @@ def check_room(request: Submit, config: EngineConfig, tenant: TenantQueue) -> No
     needed = len(request.prompt_token_ids) + request.sampling.max_tokens
     if config.blocks_for(needed) > tenant.budget.cap_blocks:
         raise Refusal(Code.REQUEST_TOO_LARGE_FOR_BUDGET, too_large(needed, config, tenant.budget))
-    if len(tenant.waiting) >= config.queue_limit_per_tenant:
+    if len(tenant.waiting) + request.n > config.queue_limit_per_tenant:
         raise Refusal(
             Code.QUEUE_FULL,
             f"{len(tenant.waiting)} requests of this tenant are waiting, the limit is "

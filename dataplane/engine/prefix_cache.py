@@ -47,11 +47,11 @@ class PrefixCache:
     def match(self, sequence: Sequence) -> list[Block]:
         """Return the indexed blocks that hold the longest prefix of ``sequence``, first position first.
 
-        At least one token is left to compute: its logits are needed. Token ids are compared too, so that even a
-        collision of digests could not serve a wrong prefix.
+        At least one token is left to compute: its logits are needed. Where those of the whole prompt are, nothing is
+        found. Token ids are compared too, so that even a collision of digests could not serve a wrong prefix.
         """
         hits: list[Block] = []
-        if not self.enabled:
+        if not self.enabled or sequence.needs_scores:
             return hits
         size = self._block_size
         self._extend_chain(sequence, (sequence.num_tokens - 1) // size)

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dataplane.contracts.errors import Code
+from dataplane.contracts.generation import TokenScore
 from dataplane.contracts.sampling import SamplingParams
+from dataplane.engine.token_counts import TokenCounts
 
 
 @dataclass(slots=True)
@@ -22,6 +24,8 @@ class Row:
         sampling: how to draw it.
         output_index: how many output tokens precede the one to draw; with ``sampling.seed`` it fixes the draw.
         ban_token_ids: ids that must not be drawn (end and stop tokens while below ``min_tokens``).
+        counts: the tokens that penalties weigh; None without any. Read only.
+        score_token_ids: tokens of the prompt to score: the one at place i stands behind position ``position + i``.
     """
 
     request_id: str
@@ -32,6 +36,13 @@ class Row:
     sampling: SamplingParams
     output_index: int
     ban_token_ids: tuple[int, ...]
+    counts: TokenCounts | None = None
+    score_token_ids: Sequence[int] = ()
+
+    @property
+    def num_scores(self) -> int:
+        """How many scores its result has."""
+        return len(self.score_token_ids) + (self.sample and self.sampling.logprobs is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,21 @@ class RowFailure:
     code: Code = Code.REQUEST_FAILED
 
 
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A row's token (None where it draws none) with what was asked about it.
+
+    ``scores``: of ``score_token_ids`` in order, then of the token drawn if ``sampling.logprobs`` asks for it.
+    """
+
+    token_id: int | None
+    scores: list[TokenScore]
+
+
+RowResult = int | Scored | RowFailure | None
+"""The token drawn, bare unless there are scores; a failure; None where none is drawn."""
+
+
 class Runner(Protocol):
     """Computes rows against a KV pool of ``num_blocks`` x ``block_size`` tokens that it owns.
 
@@ -49,6 +75,6 @@ class Runner(Protocol):
     at a time, to find the offender.
     """
 
-    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
-        """Compute ``rows`` and return one entry for each: a token id, a failure, or None where ``sample`` is False."""
+    def execute(self, rows: Sequence[Row]) -> list[RowResult]:
+        """Compute ``rows`` and return one entry for each."""
         ...

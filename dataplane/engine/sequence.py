@@ -8,6 +8,7 @@ from dataplane.contracts.sampling import SamplingParams
 from dataplane.contracts.usage import Phases
 from dataplane.engine.block_table import BlockTable
 from dataplane.engine.timing import Time, Timeline
+from dataplane.engine.token_counts import TokenCounts
 
 if TYPE_CHECKING:
     from dataplane.engine.fair_queue import TenantQueue
@@ -23,10 +24,12 @@ class Sequence:
         num_prompt_tokens: how many of them are prompt.
         sampling: how output tokens are drawn, and when they end.
         stop_token_ids: ids that end it, the model's own included unless it ignores them.
+        counts: what its penalties weigh; None without any.
         arrival: place in the order of arrival, kept through preemptions.
         table: its blocks while it runs.
         chain: digests of its full blocks, made when needed.
         num_computed_tokens: leading tokens whose KV is in the pool.
+        num_scored_tokens: leading prompt tokens whose scores were handed out; the first has none.
         high_water_tokens: most tokens ever computed; below it, work is recompute after a preemption.
         charged_tokens: leading prompt tokens that were paid for.
         prefix_tokens: leading tokens found in the cache when it was last admitted.
@@ -42,10 +45,12 @@ class Sequence:
         "cached_tokens",
         "chain",
         "charged_tokens",
+        "counts",
         "high_water_tokens",
         "num_computed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_scored_tokens",
         "prefix_tokens",
         "reclaimed_by",
         "request_id",
@@ -75,10 +80,14 @@ class Sequence:
         self.num_prompt_tokens = len(prompt_token_ids)
         self.sampling = sampling
         self.stop_token_ids = stop_token_ids
+        self.counts: TokenCounts | None = None
+        if sampling.penalises:
+            self.counts = TokenCounts(prompt_token_ids if sampling.repetition_penalty != 1 else ())
         self.arrival = arrival
         self.table = BlockTable()
         self.chain: list[bytes] = []
         self.num_computed_tokens = 0
+        self.num_scored_tokens = 1
         self.high_water_tokens = 0
         self.charged_tokens = 0
         self.prefix_tokens = 0
@@ -102,6 +111,11 @@ class Sequence:
     def num_uncomputed_tokens(self) -> int:
         """Tokens to compute before the next one can be sampled: 1 while decoding."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def needs_scores(self) -> bool:
+        """Tokens of its prompt are still to be scored: then every one must be computed, cached or not."""
+        return self.sampling.score_prompt and self.num_scored_tokens < self.num_prompt_tokens
 
     @property
     def is_running(self) -> bool:

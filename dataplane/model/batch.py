@@ -19,6 +19,7 @@ class StepBatch:
         token_ids, positions, slots: [n] the token, its absolute position, its slot in the KV pool.
         cleared_blocks: blocks that a row enters and does not fill.
         groups: which tokens attend to what.
+        row_ends: by row, the index into the n tokens of its last; those before it stand side by side.
         sampled_rows: indices into the rows of the step of those that draw a token.
         sampled_tokens: [len(sampled_rows)] index into the n tokens of each one's last.
     """
@@ -28,6 +29,7 @@ class StepBatch:
     slots: Tensor
     cleared_blocks: Tensor
     groups: list[AttentionGroup]
+    row_ends: list[int]
     sampled_rows: list[int]
     sampled_tokens: Tensor
 
@@ -68,6 +70,7 @@ def build(rows: Sequence[Row], block_size: int, num_blocks: int, vocab_size: int
         ),
         cleared_blocks=_indices(block for row in ordered for block in _entered_part_filled(row, block_size)),
         groups=groups,
+        row_ends=[last_token[index] for index in range(len(rows))],
         sampled_rows=sampled_rows,
         sampled_tokens=_indices(last_token[index] for index in sampled_rows),
     )

@@ -14,35 +14,48 @@ import torch
 from torch import Tensor
 
 from dataplane.contracts.errors import Code
+from dataplane.contracts.generation import TokenScore
 from dataplane.contracts.sampling import SamplingParams
-from dataplane.engine.runner import RowFailure
+from dataplane.engine.runner import RowFailure, Scored
+from dataplane.engine.token_counts import TokenCounts
 
 _NUCLEUS_FIRST_GUESS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How to draw one token: the parameters, the number of output tokens before it, and the ids it must not be."""
+    """How to draw one token: the parameters, the number of output tokens before it, and the ids it must not be.
+
+    ``counts`` are the tokens that penalties weigh, None without any.
+    """
 
     params: SamplingParams
     output_index: int
     ban_token_ids: tuple[int, ...] = ()
+    counts: TokenCounts | None = None
 
 
-def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int | RowFailure]:
+def needs_logits(draw: Draw) -> bool:
+    """Say whether more is needed than the model's likeliest token and the word that its logits are finite."""
+    return _is_shaped(draw) or draw.params.temperature != 0 or draw.params.logprobs is not None
+
+
+def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int | Scored | RowFailure]:
     """Return a token for each row of ``logits`` [n, vocab] (fp32, overwritten), or why there is none.
 
-    Temperature comes first, then ``top_k``, then ``top_p`` of what is left; tokens that tie with the last one kept are
-    kept too.
+    First the repetition penalty, the other penalties, the bias and the bans change the logits. Temperature comes next,
+    then ``min_p``, ``top_k``, and ``top_p`` of what is left; tokens that tie with the last one kept are kept too.
+    Scores are those of the model's own logits.
     """
     # a sum is finite only if its terms are, and takes a tenth of the time of looking at each
     finite = logits.sum(dim=-1).isfinite().tolist()
+    scored = [row for row, draw in enumerate(draws) if draw.params.logprobs is not None]
+    own_logits = logits[scored] if scored else None
     for row, draw in enumerate(draws):
-        banned = [token_id for token_id in draw.ban_token_ids if token_id < logits.shape[1]]
-        if banned:
-            logits[row, banned] = -math.inf
+        if _is_shaped(draw):
+            _shape(logits[row], draw)
     greatest: list[int] = logits.argmax(dim=-1).tolist()
-    results: list[int | RowFailure] = []
+    results: list[int | Scored | RowFailure] = []
     for row, draw in enumerate(draws):
         if not finite[row]:
             results.append(RowFailure("the model's logits are not finite numbers", Code.LOGITS_NOT_FINITE))
@@ -50,12 +63,70 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int | RowFailure]:
             results.append(RowFailure("every token of the vocabulary is banned"))
         else:
             results.append(greatest[row] if draw.params.temperature == 0 else _draw(logits[row], greatest[row], draw))
+    if own_logits is not None:
+        _add_scores(own_logits, scored, draws, results)
     return results
 
 
-def uniform(seed: int, output_index: int) -> float:
-    """Return the point in [0, 1) at which output token ``output_index`` of a request with ``seed`` is drawn."""
-    digest = hashlib.blake2b(f"{seed}:{output_index}".encode(), digest_size=8).digest()
+def score(logits: Tensor, token_ids: Sequence[int], alternatives: int) -> list[TokenScore] | RowFailure:
+    """Return the score of each token under its row of ``logits`` [n, vocab] (fp32), with so many of the likeliest."""
+    if not logits.sum().isfinite().item():
+        return RowFailure("the model's logits are not finite numbers", Code.LOGITS_NOT_FINITE)
+    return _scores(logits, token_ids, [alternatives] * len(token_ids))
+
+
+def _is_shaped(draw: Draw) -> bool:
+    return bool(draw.counts is not None or draw.params.logit_bias or draw.ban_token_ids)
+
+
+def _shape(logits: Tensor, draw: Draw) -> None:
+    """Change one row of logits [vocab] by penalties, bias and bans."""
+    params, vocab = draw.params, len(logits)
+    if draw.counts is not None and draw.counts.token_ids:
+        places = torch.frombuffer(draw.counts.token_ids, dtype=torch.int64)
+        counts = torch.frombuffer(draw.counts.counts, dtype=torch.float32)
+        seen = logits[places]
+        if params.repetition_penalty != 1:
+            seen = torch.where(seen > 0, seen / params.repetition_penalty, seen * params.repetition_penalty)
+        if params.frequency_penalty or params.presence_penalty:
+            seen -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
+        logits[places] = seen
+    if params.logit_bias:
+        logits[list(params.logit_bias)] += torch.tensor(list(params.logit_bias.values()))
+    if draw.ban_token_ids:
+        logits[[token_id for token_id in draw.ban_token_ids if token_id < vocab]] = -math.inf
+
+
+def _add_scores(
+    own_logits: Tensor, scored: Sequence[int], draws: Sequence[Draw], results: list[int | Scored | RowFailure]
+) -> None:
+    """Put the scores of the rows ``scored`` beside their tokens."""
+    drawn = [result if isinstance(result := results[row], int) else 0 for row in scored]
+    scores = _scores(own_logits, drawn, [draws[row].params.logprobs or 0 for row in scored])
+    for row, found in zip(scored, scores, strict=True):
+        if isinstance(results[row], int):
+            results[row] = Scored(found.token_id, [found])
+
+
+def _scores(logits: Tensor, token_ids: Sequence[int], alternatives: Sequence[int]) -> list[TokenScore]:
+    total = logits.logsumexp(dim=-1, keepdim=True)
+    own = (logits.gather(1, torch.tensor(token_ids, dtype=torch.int64)[:, None]) - total)[:, 0].tolist()
+    most = min(max(alternatives, default=0), logits.shape[1])
+    top = logits.topk(most)
+    top_ids, top_logprobs = top.indices.tolist(), (top.values - total).tolist()
+    return [
+        TokenScore(token_id, own[row], list(zip(top_ids[row][:count], top_logprobs[row][:count], strict=True)))
+        for row, (token_id, count) in enumerate(zip(token_ids, alternatives, strict=True))
+    ]
+
+
+def uniform(seed: int, output_index: int, choice: int = 0) -> float:
+    """Return the point in [0, 1) at which output token ``output_index`` of a request with ``seed`` is drawn.
+
+    The first choice of several draws as the one of a request for one.
+    """
+    name = f"{seed}:{output_index}:{choice}" if choice else f"{seed}:{output_index}"
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) * 2.0**-53
 
 
@@ -68,21 +139,23 @@ def _draw(logits: Tensor, greatest: int, draw: Draw) -> int:
     cumulative = (weights if kept is None else weights[kept]).cumsum(0)
     total = cumulative[-1].item()
     # rounding may lift a point next to 1 to the total itself, which no token's interval holds
-    target = min(uniform(draw.params.seed, draw.output_index) * total, math.nextafter(total, 0.0))
+    target = min(uniform(draw.params.seed, draw.output_index, draw.params.choice) * total, math.nextafter(total, 0.0))
     place = torch.searchsorted(cumulative, target, right=True)
     return int(place.item() if kept is None else kept[place].item())
 
 
 def _least_kept(weights: Tensor, params: SamplingParams) -> float:
-    """Return the weight of the least likely token that top_k and top_p keep; 0 keeps every token.
+    """Return the weight of the least likely token that min_p, top_k and top_p keep; 0 keeps every token.
+
+    The weight of the likeliest is 1, which min_p is a part of.
 
     Sorting a vocabulary takes milliseconds, finding its greatest few does not: guess how many the nucleus holds, widen
     until they suffice.
     """
     vocab = len(weights)
-    border = 0.0
+    border = params.min_p
     if 0 < params.top_k < vocab:
-        border = weights.topk(params.top_k).values[-1].item()
+        border = max(border, weights.topk(params.top_k).values[-1].item())
     if params.top_p >= 1:
         return border
     mass = params.top_p * (weights if border == 0 else weights[weights >= border]).sum().item()

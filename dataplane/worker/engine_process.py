@@ -40,7 +40,7 @@ from dataplane.contracts.generation import (
 from dataplane.contracts.wire import FrameReader, frame
 from dataplane.engine.engine import Engine
 from dataplane.engine.intake import Refusal
-from dataplane.engine.runner import Row, RowFailure, Runner
+from dataplane.engine.runner import Row, RowResult, Runner
 from dataplane.model.kv_pool import KvPool
 from dataplane.worker.engine_setup import set_up
 
@@ -95,7 +95,7 @@ class Stopwatch:
         self._runner = runner
         self.model_ms = 0.0
 
-    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+    def execute(self, rows: Sequence[Row]) -> list[RowResult]:
         """Compute ``rows``; see :class:`dataplane.engine.runner.Runner`."""
         started_s = time.perf_counter()
         try:
