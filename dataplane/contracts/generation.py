@@ -261,13 +261,20 @@ class DecodeTokens(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     last: bool = False
 
 
+class SpellTokens(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Ask what each token is by itself, control tokens included. Answered by :class:`Spelled`."""
+
+    call: int
+    token_ids: list[int]
+
+
 class CloseStream(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Forget a stream without an answer."""
 
     stream: str
 
 
-ToTokenizer = OpenTokenizer | EncodeText | EncodeChat | DecodeTokens | CloseStream
+ToTokenizer = OpenTokenizer | EncodeText | EncodeChat | DecodeTokens | SpellTokens | CloseStream
 
 # tokenizer child -> server
 
@@ -284,10 +291,17 @@ class Encoded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Decoded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The text that became certain: never a part of a UTF-8 character."""
+    """The text that became certain with each token, never a part of a UTF-8 character; behind the last, the rest."""
 
     call: int
-    text: str
+    texts: list[str]
+
+
+class Spelled(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The bytes of each token; those of one that is none are empty."""
+
+    call: int
+    tokens: list[bytes]
 
 
 class TokenizerError(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -298,4 +312,4 @@ class TokenizerError(_Message, frozen=True, tag=True, forbid_unknown_fields=True
     message: str
 
 
-FromTokenizer = TokenizerOpened | Encoded | Decoded | TokenizerError
+FromTokenizer = TokenizerOpened | Encoded | Decoded | Spelled | TokenizerError

@@ -31,6 +31,8 @@ from dataplane.contracts.generation import (
     EncodeText,
     FromTokenizer,
     OpenTokenizer,
+    Spelled,
+    SpellTokens,
     TokenizerError,
     TokenizerOpened,
     ToTokenizer,
@@ -77,6 +79,8 @@ class _Child:
             self._streams.pop(message.stream, None)
         elif isinstance(message, DecodeTokens):
             self._answer(message.call, self._decode, message)
+        elif isinstance(message, SpellTokens):
+            self._answer(message.call, self._spell, message)
         else:
             self._prompts.put(message)
 
@@ -93,12 +97,16 @@ class _Child:
 
     def _decode(self, message: DecodeTokens) -> FromTokenizer:
         stream = self._streams.get(message.stream) or self._opened.stream()
-        text = stream.push(message.token_ids, last=message.last)
+        texts = [stream.push([token_id], last=False) for token_id in message.token_ids]
         if message.last:
+            texts.append(stream.push([], last=True))
             self._streams.pop(message.stream, None)
         else:
             self._streams[message.stream] = stream
-        return Decoded(call=message.call, text=text)
+        return Decoded(call=message.call, texts=texts)
+
+    def _spell(self, message: SpellTokens) -> FromTokenizer:
+        return Spelled(call=message.call, tokens=[self._opened.spell(token_id) for token_id in message.token_ids])
 
     @property
     def _opened(self) -> ModelTokenizer:

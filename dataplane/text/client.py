@@ -7,7 +7,7 @@ the client sends one at a time and knows which it was.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 
 import structlog
@@ -22,6 +22,8 @@ from dataplane.contracts.generation import (
     EncodeText,
     FromTokenizer,
     OpenTokenizer,
+    Spelled,
+    SpellTokens,
     TokenizerError,
     TokenizerOpened,
 )
@@ -44,13 +46,13 @@ class _Call:
         ApiError: it cannot be sent: a lone surrogate, or longer than a frame.
     """
 
-    def __init__(self, message: EncodeText | EncodeChat | DecodeTokens) -> None:
+    def __init__(self, message: EncodeText | EncodeChat | DecodeTokens | SpellTokens) -> None:
         self.message = message
         try:
             self.frame = frame(message)
         except (FrameError, UnicodeEncodeError) as error:
             raise ApiError(Code.INVALID_PARAMETER, f"The prompt cannot be encoded: {error}") from error
-        self.answer: asyncio.Future[Encoded | Decoded] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Encoded | Decoded | Spelled] = asyncio.get_running_loop().create_future()
         self.deaths = 0
         self.sent_at_s: float | None = None
 
@@ -107,6 +109,7 @@ class TokenizerClient:
         self._encoding: _Call | None = None
         self._to_encode = _Turns()
         self._streams: dict[str, list[int]] = {}
+        self._spellings: dict[int, bytes] = {}
         self.restarts = 0
 
     @property
@@ -168,13 +171,37 @@ class TokenizerClient:
         Raises:
             ApiError: the child died too often meanwhile.
         """
+        return "".join(await self.decode_each(stream, token_ids, last=last))
+
+    async def decode_each(self, stream: str, token_ids: list[int], *, last: bool = False) -> list[str]:
+        """Return what becomes certain with each token, and behind the last token of all what is left.
+
+        Raises:
+            ApiError: as :meth:`decode`.
+        """
         message = DecodeTokens(call=self._new_call(), stream=stream, token_ids=token_ids, last=last)
         call = _Call(message)
         self._streams.setdefault(stream, [])
         self._decoding[message.call] = call
         self._send(call)
         answer = await self._answered(call)
-        return answer.text if isinstance(answer, Decoded) else ""
+        return answer.texts if isinstance(answer, Decoded) else []
+
+    async def spell(self, token_ids: Iterable[int]) -> Mapping[int, bytes]:
+        """Return the bytes of tokens by id, of more than were asked for: what was asked once is known.
+
+        Raises:
+            ApiError: as :meth:`decode`.
+        """
+        unknown = [token_id for token_id in dict.fromkeys(token_ids) if token_id not in self._spellings]
+        if unknown:
+            message = SpellTokens(call=self._new_call(), token_ids=unknown)
+            call = self._decoding[message.call] = _Call(message)
+            self._send(call)
+            answer = await self._answered(call)
+            if isinstance(answer, Spelled):
+                self._spellings.update(zip(unknown, answer.tokens, strict=True))
+        return self._spellings
 
     def close_stream(self, stream: str) -> None:
         """Forget a stream whose rest nobody will read. An unknown one is fine."""
@@ -194,7 +221,7 @@ class TokenizerClient:
         answer = await self._answered(call)
         return answer.token_ids if isinstance(answer, Encoded) else []
 
-    async def _answered(self, call: _Call) -> Encoded | Decoded:
+    async def _answered(self, call: _Call) -> Encoded | Decoded | Spelled:
         """Wait for the answer; a child that gives none in time is killed, which restarts it."""
         while True:
             try:

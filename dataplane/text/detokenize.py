@@ -24,6 +24,17 @@ class Pieces(NamedTuple):
     strip: str = " "
     strip_count: int = 0
 
+    def replaced(self, text: str) -> str:
+        """Return the text of a token after the replacements."""
+        for old, new in self.replacements:
+            text = text.replace(old, new)
+        return text
+
+    def byte_of(self, text: str) -> int | None:
+        """Return the byte that such a text stands for, None where it is text."""
+        byte = _BYTE_TOKEN.fullmatch(text) if self.byte_fallback else None
+        return int(byte[1], 16) if byte else None
+
 
 Decoder = ByteLevel | Pieces
 
@@ -46,6 +57,7 @@ class Detokenizer:
 
     def __init__(self, decoder: Decoder, tokens: dict[int, str], special_ids: frozenset[int]) -> None:
         self._decoder = decoder
+        self._special_texts = {number: text for number, text in tokens.items() if number in special_ids}
         self._texts = {number: text for number, text in tokens.items() if number not in special_ids}
         self._bytes: dict[int, bytes] = {}
         if isinstance(decoder, ByteLevel):
@@ -57,6 +69,17 @@ class Detokenizer:
         if isinstance(self._decoder, ByteLevel):
             return max(map(len, self._bytes.values()), default=0)
         return max((len(text.encode()) for text in self._texts.values()), default=0)
+
+    def spell(self, token_id: int) -> bytes:
+        """Return the bytes of one token by itself; a special token's are its name's."""
+        text = self._special_texts.get(token_id)
+        if text is not None:
+            return text.encode()
+        if isinstance(self._decoder, ByteLevel):
+            return self._bytes.get(token_id, b"")
+        text = self._decoder.replaced(self._texts.get(token_id, ""))
+        byte = self._decoder.byte_of(text)
+        return text.encode() if byte is None else bytes([byte])
 
     def stream(self) -> TextStream:
         """Return a fresh stream."""
@@ -93,11 +116,10 @@ class _PiecesStream:
             text = self._texts.get(number)
             if text is None:
                 continue
-            for old, new in self._decoder.replacements:
-                text = text.replace(old, new)
-            byte = _BYTE_TOKEN.fullmatch(text) if self._decoder.byte_fallback else None
-            if byte:
-                self._run.append(int(byte[1], 16))
+            text = self._decoder.replaced(text)
+            byte = self._decoder.byte_of(text)
+            if byte is not None:
+                self._run.append(byte)
             else:
                 parts += [self._end_run(), text]
         if last:

@@ -85,6 +85,10 @@ class ModelTokenizer:
         """Return a fresh decoding stream."""
         return self._detokenizer.stream()
 
+    def spell(self, token_id: int) -> bytes:
+        """Return the bytes that a token stands for by itself, a control token's name; none of an id without a token."""
+        return self._detokenizer.spell(token_id)
+
     def encode_text(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Return the ids of a plain prompt, with what the post-processor adds (a begin-of-text token).
 

@@ -73,3 +73,16 @@ def test_a_lone_tail_is_flushed_as_one_replacement_character(pair: Pair) -> None
 def test_control_tokens_and_unknown_ids_are_no_text(pair: Pair) -> None:
     token_ids = [0, 1, 2, pair.size, pair.size + 1000, 10**9]
     assert pair.ours.decode(token_ids) == ""
+
+
+@given(text=TEXTS)
+def test_the_bytes_of_a_texts_tokens_joined_are_the_texts(pair: Pair, text: str) -> None:
+    token_ids = pair.oracle.encode(text, add_special_tokens=False).ids
+    if text and not set(token_ids) & {0, 1, 2}:
+        joined = b"".join(map(pair.ours.spell, token_ids)).decode(errors="replace")
+        assert joined.lstrip(" ") == pair.oracle.decode(token_ids).lstrip(" ")
+
+
+def test_a_control_token_is_spelled_by_its_name_and_no_token_as_nothing(pair: Pair) -> None:
+    assert pair.ours.spell(1) == pair.oracle.id_to_token(1).encode()
+    assert pair.ours.spell(10**9) == b""

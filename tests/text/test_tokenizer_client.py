@@ -70,6 +70,30 @@ def test_the_child_answers_as_the_tokenizer_does(model_dir: Path) -> None:
     run(model_dir, body)
 
 
+def test_each_token_has_the_text_it_makes_certain_and_the_rest_comes_last(model_dir: Path) -> None:
+    async def body(client: TokenizerClient) -> None:
+        umlaut, smile = await client.encode_text("ü"), await client.encode_text("🙂")
+        assert await client.decode_each("s", [*umlaut, *smile[:2]]) == ["", "ü", "", ""]
+        assert await client.decode_each("s", smile[2:3], last=True) == ["", "\ufffd"]
+
+    run(model_dir, body)
+
+
+def test_tokens_are_spelled_with_their_bytes_by_any_child(model_dir: Path) -> None:
+    async def body(client: TokenizerClient) -> None:
+        umlaut = await client.encode_text("ü")
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGSTOP)  # a child that dies before it answers is asked again
+        asking = asyncio.create_task(client.spell([*umlaut, 1, 10**6]))
+        await asyncio.sleep(0)
+        os.kill(client.pid, signal.SIGKILL)
+        spelled = await asking
+        assert [spelled[token_id] for token_id in (*umlaut, 1, 10**6)] == [b"\xc3", b"\xbc", b"<|im_start|>", b""]
+        assert await client.spell(umlaut) is spelled
+
+    run(model_dir, body)
+
+
 def test_streams_do_not_mix(model_dir: Path) -> None:
     async def body(client: TokenizerClient) -> None:
         smile, umlaut = await client.encode_text("🙂"), await client.encode_text("ü")
