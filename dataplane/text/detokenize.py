@@ -81,6 +81,15 @@ class Detokenizer:
         byte = self._decoder.byte_of(text)
         return text.encode() if byte is None else bytes([byte])
 
+    @property
+    def stripped_prefix(self) -> str:
+        """What is taken off in front of a text that begins with it."""
+        return "" if isinstance(self._decoder, ByteLevel) else self._decoder.strip * self._decoder.strip_count
+
+    def token_bytes(self, count: int) -> list[bytes]:
+        """Return what each of the tokens 0 to ``count - 1`` adds to a text; nothing for one that is no text."""
+        return [b"" if number in self._special_texts else self.spell(number) for number in range(count)]
+
     def stream(self) -> TextStream:
         """Return a fresh stream."""
         if isinstance(self._decoder, ByteLevel):

@@ -89,6 +89,15 @@ class ModelTokenizer:
         """Return the bytes that a token stands for by itself, a control token's name; none of an id without a token."""
         return self._detokenizer.spell(token_id)
 
+    @property
+    def stripped_prefix(self) -> str:
+        """What decoding takes off in front of a text that begins with it."""
+        return self._detokenizer.stripped_prefix
+
+    def token_bytes(self, vocab_size: int) -> list[bytes]:
+        """Return what each token below ``vocab_size`` adds to a text; nothing for one that is no text."""
+        return self._detokenizer.token_bytes(vocab_size)
+
     def encode_text(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Return the ids of a plain prompt, with what the post-processor adds (a begin-of-text token).
 
