@@ -15,9 +15,9 @@ FREE + CACHED + OWNED = all blocks, always; an owned block counts once, however 
 """
 
 from collections.abc import Iterable
-from heapq import nlargest
 
 from dataplane.engine.block_list import Block, BlockList
+from dataplane.engine.lazy_heap import LazyHeap
 from dataplane.engine.tenant_budget import TenantBudget
 
 
@@ -37,7 +37,7 @@ class BlockPool:
         self.index: dict[bytes, Block] = {}
         self.cached_blocks = 0
         self._free = BlockList()
-        self._caching: dict[str, TenantBudget] = {}  # tenants that have cached blocks
+        self._caching = LazyHeap(_below_guarantee, _has_cached)  # who is most above its guarantee comes first
         for block in self.blocks:
             self._free.append(block)
 
@@ -68,6 +68,8 @@ class BlockPool:
             block.owner = owner
             block.ref_count = 1
         owner.owned_blocks += count
+        if owner.cached:
+            self._caching.add(owner)
         return blocks
 
     def share(self, block: Block) -> None:
@@ -90,7 +92,7 @@ class BlockPool:
             else:
                 owner.cached.append(block)
                 self.cached_blocks += 1
-                self._caching[owner.id] = owner
+                self._caching.add(owner)
 
     def register(self, block: Block, digest: bytes, token_ids: list[int]) -> None:
         """Index a full block, unless an equal one is indexed already: the older one keeps the place."""
@@ -99,23 +101,21 @@ class BlockPool:
             self.index[digest] = block
 
     def trim(self, owner: TenantBudget) -> None:
-        """Evict what the owner's cache holds above its cap, after the cap was lowered."""
+        """Evict what the owner's cache holds above its cap, after its share was changed."""
         self._evict(owner, min(owner.held_blocks - owner.cap_blocks, owner.cached_blocks))
+        self._caching.add(owner)
 
     def clear_cache(self) -> None:
         """Evict everything that is cached: the memory behind the blocks is about to lose its content."""
-        for owner in list(self._caching.values()):
+        for owner in list(self._caching):
             self._evict(owner, owner.cached_blocks)
 
     def _evict_others(self, count: int) -> None:
-        while count > 0:
-            # The first tenant loses blocks until the second is more above its guarantee: exact, without looking at
-            # every tenant for every block.
-            first, *second = nlargest(2, self._caching.values(), key=_cache_excess)
-            lead = _cache_excess(first) - _cache_excess(second[0]) + 1 if second else count
-            taken = min(count, first.cached_blocks, lead)
-            self._evict(first, taken)
-            count -= taken
+        for _ in range(count):
+            owner = self._caching.least()
+            if owner is None:
+                raise IntegrityError("a cached block belongs to no tenant")
+            self._evict(owner, 1)
 
     def _evict(self, owner: TenantBudget, count: int) -> None:
         for _ in range(count):
@@ -126,8 +126,6 @@ class BlockPool:
     def _uncache(self, block: Block, owner: TenantBudget) -> None:
         owner.cached.remove(block)
         self.cached_blocks -= 1
-        if not owner.cached:
-            del self._caching[owner.id]
 
     def _free_block(self, block: Block) -> None:
         if block.digest is not None:
@@ -162,8 +160,12 @@ class BlockPool:
         _expect("index entries", sum(b.digest is not None for b in self.blocks), len(self.index))
 
 
-def _cache_excess(budget: TenantBudget) -> int:
-    return budget.held_blocks - budget.guarantee_blocks
+def _below_guarantee(budget: TenantBudget) -> int:
+    return budget.guarantee_blocks - budget.held_blocks
+
+
+def _has_cached(budget: TenantBudget) -> bool:
+    return len(budget.cached) > 0
 
 
 def _expect(what: str, counted: object, expected: object) -> None:

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from math import inf
 
 from dataplane.engine.config import EngineConfig
+from dataplane.engine.lazy_heap import LazyHeap
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
 from dataplane.engine.timing import Cause, Time, WaitAccount
@@ -110,6 +110,15 @@ class FairQueue:
     is not: it would pin the virtual time while it cannot run anyway. One that merely runs is not either: it would
     gather credit by keeping a single request alive.
 
+    The eligible are kept in heaps that are looked at from the top, so a step costs what it serves and not what waits.
+
+    Attributes:
+        tenants: all of them, by id.
+        busy: those that run something.
+        virtual_time: the least counter that was served last.
+        num_waiting: requests of all tenants.
+        time: the engine's.
+
     Args:
         config: windows and weights.
         passes_cap: says whether a waiting sequence fits its tenant's cap now.
@@ -123,14 +132,17 @@ class FairQueue:
         cached_blocks: Callable[[Sequence], int],
     ) -> None:
         self.tenants: dict[str, TenantQueue] = {}
+        self.busy: dict[str, TenantQueue] = {}
         self.virtual_time = 0.0
         self.num_waiting = 0
         self.time = Time()
         self._config = config
         self._passes_cap = passes_cap
         self._cached_blocks = cached_blocks
-        self._eligible: dict[str, TenantQueue] = {}
-        self._least: tuple[float, float] | None = None  # see _least_counters; None after a change
+        self._eligible = LazyHeap(_turn, _is_eligible)
+        self._unblocked = LazyHeap(_turn, _is_unblocked)
+        self._in_line = LazyHeap(_turn, _is_eligible)  # what a step takes out of it, it puts back
+        self._slotless = LazyHeap(_turn, _is_slotless)
         self._dispatches = 0
 
     # who is there
@@ -146,8 +158,15 @@ class FairQueue:
         return tenant.is_idle and tenant.budget.held_blocks == 0 and tenant.counter <= self.virtual_time
 
     def eligible(self) -> Iterator[TenantQueue]:
-        """Return the tenants that are eligible now."""
-        return iter(self._eligible.values())
+        """Return the tenants that are eligible now, in no order."""
+        return iter(self._eligible)
+
+    def line(self, *, full: bool) -> LazyHeap[TenantQueue]:
+        """Return the eligible in the order of their turns. A step takes out whom it serves, and puts them back.
+
+        With all slots ``full`` only those are there who may ask for one: they have a guarantee and run nothing.
+        """
+        return self._slotless if full else self._in_line
 
     # requests come and go
 
@@ -163,7 +182,7 @@ class FairQueue:
     def requeue(self, sequence: Sequence) -> None:
         """Put a preempted request back where it came from: in front of everything that never ran."""
         tenant = sequence.tenant
-        del tenant.running[sequence.request_id]
+        self._stop(sequence)
         tenant.waiting[sequence.request_id] = sequence
         tenant.waiting.move_to_end(sequence.request_id, last=False)
         self.num_waiting += 1
@@ -174,13 +193,14 @@ class FairQueue:
     def admit(self, sequence: Sequence) -> None:
         """Move the head to the running ones. Its blocks are allocated already."""
         tenant = sequence.tenant
-        was_blocked, tenant.hold, self._least = tenant.hold is not None, None, None
+        was_blocked = self._release(tenant)
         self.advance()
         if was_blocked:
             # While memory blocked it, it stood outside the virtual time; that must not become credit.
             self._lift(tenant)
         tenant.front_passes += 1  # back to 0 if it was the front itself
         tenant.running[sequence.request_id] = sequence
+        self.busy[tenant.id] = tenant
         self.withdraw(sequence)
 
     def withdraw(self, sequence: Sequence) -> None:
@@ -196,18 +216,30 @@ class FairQueue:
 
     def finish(self, sequence: Sequence) -> None:
         """Forget a running request whose blocks were released."""
-        del sequence.tenant.running[sequence.request_id]
+        self._stop(sequence)
         self.refresh(sequence.tenant)
+
+    def _stop(self, sequence: Sequence) -> None:
+        tenant = sequence.tenant
+        del tenant.running[sequence.request_id]
+        if not tenant.running:
+            del self.busy[tenant.id]
 
     def _drop_head(self, tenant: TenantQueue) -> None:
         tenant.head = None
-        if tenant.hold is not None:
-            tenant.hold = None
+        if self._release(tenant):
             self._lift(tenant)
+
+    def _release(self, tenant: TenantQueue) -> bool:
+        """Let memory block the tenant no more; False if it did not."""
+        if tenant.hold is None:
+            return False
+        tenant.hold = None
+        self._unblocked.add(tenant)
+        return True
 
     def _lift(self, tenant: TenantQueue) -> None:
         tenant.counter = max(tenant.counter, self.virtual_time)
-        self._least = None
 
     def _renew_head(self, tenant: TenantQueue) -> None:
         if tenant.head is None and tenant.waiting:
@@ -234,16 +266,17 @@ class FairQueue:
         while away. It must be done event by event; a sample per step misses a head that left and one that came within
         the step, and the credit it leaves is unbounded.
         """
-        self._least = None
         eligible = tenant.head is not None and self._passes_cap(tenant.head)
         if eligible != tenant.eligible:
             tenant.eligible = eligible
+            tenant.hold = None
             if eligible:
                 self._lift(tenant)
-                self._eligible[tenant.id] = tenant
-            else:
-                tenant.hold = None
-                del self._eligible[tenant.id]
+                self._eligible.add(tenant)
+                self._unblocked.add(tenant)
+                self._in_line.add(tenant)
+        if eligible and tenant.budget.guarantee_blocks:
+            self._slotless.add(tenant)  # it may have begun to run nothing, or to have a guarantee
         self._note_cause(tenant)
 
     def _note_cause(self, tenant: TenantQueue) -> None:
@@ -260,9 +293,9 @@ class FairQueue:
 
         Tenants that memory blocks are left out: their counters stand still and would pin it.
         """
-        _, least_unblocked = self._least_counters()
-        if least_unblocked < inf:
-            self.virtual_time = max(self.virtual_time, least_unblocked)
+        least = self._unblocked.least()
+        if least is not None:
+            self.virtual_time = max(self.virtual_time, least.counter)
 
     def settle(self) -> None:
         """Move the virtual time up to every counter, when no request is left: an idle engine owes nobody anything."""
@@ -271,7 +304,6 @@ class FairQueue:
     def charge(self, tenant: TenantQueue, units: float) -> None:
         """Add service. Nothing is ever taken back, so an aborted request costs what it used."""
         tenant.counter += units / tenant.budget.weight
-        self._least = None
 
     def is_turn(self, tenant: TenantQueue) -> bool:
         """Say whether it is the tenant's turn, give or take the gap.
@@ -279,29 +311,34 @@ class FairQueue:
         The counter decides the order always; a guarantee only lets its owner take blocks back at its turn. If whoever
         is under its guarantee went first, a tenant of tiny requests would take all of the compute.
         """
-        least, _ = self._least_counters()
-        return tenant.counter <= least + self._config.reclaim_gap_units
+        least = self._eligible.least()
+        return least is None or tenant.counter <= least.counter + self._config.reclaim_gap_units
 
     def block(self, tenant: TenantQueue, needed_tokens: int) -> Hold:
         """Note that the head of ``tenant`` found no memory; the line is drawn once per head."""
         if tenant.hold is None:
             cost = self._config.input_weight * needed_tokens / tenant.budget.weight
             tenant.hold = Hold(self.virtual_time + cost, cost, self._dispatches)
-            self._least = None
             self._note_cause(tenant)
         return tenant.hold
-
-    def _least_counters(self) -> tuple[float, float]:
-        """Return the least counter of the eligible, and of those of them that memory does not block."""
-        if self._least is None:
-            eligible = self._eligible.values()
-            self._least = (
-                min((tenant.counter for tenant in eligible), default=inf),
-                min((tenant.counter for tenant in eligible if tenant.hold is None), default=inf),
-            )
-        return self._least
 
     def mark_dispatched(self, tenant: TenantQueue) -> None:
         """Note the dispatch, for ties."""
         self._dispatches += 1
         tenant.last_dispatch = self._dispatches
+
+
+def _turn(tenant: TenantQueue) -> tuple[float, int, str]:
+    return tenant.counter, tenant.last_dispatch, tenant.id
+
+
+def _is_eligible(tenant: TenantQueue) -> bool:
+    return tenant.eligible
+
+
+def _is_unblocked(tenant: TenantQueue) -> bool:
+    return tenant.eligible and tenant.hold is None
+
+
+def _is_slotless(tenant: TenantQueue) -> bool:
+    return tenant.eligible and not tenant.running and tenant.budget.guarantee_blocks > 0

@@ -5,60 +5,13 @@ admissions together, least served tenant first. With work pending a step always 
 engine has refused with a reason; nothing here can stall.
 """
 
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
-
-from dataplane.engine.block_list import Block
 from dataplane.engine.block_pool import BlockPool
 from dataplane.engine.config import EngineConfig
-from dataplane.engine.fair_queue import FairQueue, Hold, TenantQueue
+from dataplane.engine.fair_queue import FairQueue, TenantQueue
 from dataplane.engine.preemption import ReclaimCredit, growth_victim, reclaim_victims, slot_victim
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.sequence import Sequence
-
-MAX_HOLDS_PER_STEP = 8
-"""Heads that may be found blocked by memory in one step before no more are tried: the cost of a step stays bounded."""
-
-
-@dataclass(slots=True)
-class Step:
-    """A step while it is filled.
-
-    Attributes:
-        tokens_left: what is left of the token budget.
-        chunks: tokens to compute, by sequence, in the order of the rows.
-        pending: service units that the chunks will cost, by tenant id.
-        holds: heads that memory blocked in this step: those after them pass only while they may.
-        reserved_blocks: what blocked heads within their guarantee need: borrowers leave it alone.
-        closed: no more admissions.
-    """
-
-    tokens_left: int
-    chunks: dict[Sequence, int] = field(default_factory=dict)
-    pending: dict[str, float] = field(default_factory=dict)
-    holds: list[Hold] = field(default_factory=list)
-    reserved_blocks: int = 0
-    closed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What admitting a sequence takes.
-
-    Attributes:
-        hits: blocks of its prefix that are indexed.
-        new_blocks: blocks behind them.
-        revived_blocks: hits that nobody holds now: they stop being evictable.
-    """
-
-    hits: list[Block]
-    new_blocks: int
-    revived_blocks: int
-
-    @property
-    def owned_blocks(self) -> int:
-        """By how much the tenant's owned blocks grow."""
-        return self.new_blocks + self.revived_blocks
+from dataplane.engine.step import Need, Step, Turns
 
 
 class Scheduler:
@@ -91,7 +44,7 @@ class Scheduler:
         step = Step(self._config.step_token_budget)
         prefills = self._schedule_decodes(step)
         self._schedule_prefills(step, prefills)
-        self.queue.time.slots_full = len(self.running) >= self._config.max_num_seqs
+        self.queue.time.slots_full = self._is_full
         return step
 
     def commit(self, sequence: Sequence, num_tokens: int, token_id: int | None) -> None:
@@ -154,7 +107,7 @@ class Scheduler:
         if self._config.blocks_for(sequence.num_tokens) <= len(sequence.table):
             return True
         while not sequence.table.append(self._pool, sequence.tenant.budget):
-            victim = growth_victim(sequence, self.queue.tenants.values())
+            victim = growth_victim(sequence, self.queue.busy.values())
             self._preempt(victim, step)
             if victim is sequence:
                 return False
@@ -193,9 +146,9 @@ class Scheduler:
         """Fill the rest of the budget: running prefills and admissions together, least served tenant first."""
         recompute_left = step.tokens_left // 2
         limited: list[Sequence] = []
-        turns = self._turns(step, prefills)
-        while turns and step.tokens_left > 0:
-            tenant = self.queue.tenants[heappop(turns)[-1]]
+        full = self._is_full
+        turns = Turns(step, prefills, self.queue.tenants, self.queue.line(full=full), full=full)
+        while step.tokens_left > 0 and (tenant := turns.next()) is not None:
             sequence = self._next_prefill(tenant, prefills)
             if sequence is not None:
                 self.queue.advance()
@@ -213,27 +166,12 @@ class Scheduler:
                 limited.append(sequence)
             if num_tokens:
                 self._schedule_chunk(sequence, num_tokens, step)
-            heappush(turns, self._turn(tenant, step))
+            turns.again(tenant)
+        turns.end()
         for sequence in limited:
             self._unschedule(sequence, step)
             if sequence.is_running and step.tokens_left > 0:
                 self._schedule_chunk(sequence, self._chunk_tokens(sequence, step.tokens_left), step)
-
-    def _turns(self, step: Step, prefills: dict[str, list[Sequence]]) -> list[tuple[float, int, str]]:
-        """Return the heap of tenants that may be dispatched in this step."""
-        full = len(self.running) >= self._config.max_num_seqs
-        turns = [self._turn(self.queue.tenants[tenant_id], step) for tenant_id in prefills]
-        turns += [
-            self._turn(tenant, step)
-            for tenant in self.queue.eligible()
-            if tenant.id not in prefills and not step.closed and not (full and tenant.running)
-        ]
-        heapify(turns)
-        return turns
-
-    def _turn(self, tenant: TenantQueue, step: Step) -> tuple[float, int, str]:
-        pending = step.pending.get(tenant.id, 0.0) / tenant.budget.weight
-        return tenant.counter + pending, tenant.last_dispatch, tenant.id
 
     def _next_prefill(self, tenant: TenantQueue, prefills: dict[str, list[Sequence]]) -> Sequence | None:
         sequences = prefills.get(tenant.id, [])
@@ -248,32 +186,37 @@ class Scheduler:
 
     def _admit_head(self, tenant: TenantQueue, step: Step) -> Sequence | None:
         """Admit the head of ``tenant`` if there is a slot, and memory for its length, by preemption where it may."""
-        head = tenant.head
-        if step.closed or head is None or not tenant.eligible:
+        head, full = tenant.head, self._is_full
+        if step.closed or head is None or not tenant.eligible or (full and tenant.running):
             return None
+        if self._make_way(head, step, full=full):
+            return head
+        step.miss()
+        return None
+
+    def _make_way(self, head: Sequence, step: Step, *, full: bool) -> bool:
+        tenant = head.tenant
         if any(not hold.admits(tenant) for hold in step.holds):
-            return None
+            return False
+        if full and not (tenant.budget.guarantee_blocks and self._may_reclaim(tenant)):
+            return False
         need = self._need(head)
-        full = len(self.running) >= self._config.max_num_seqs
-        if full and not self._may_take_slot(tenant, need):
-            return None
+        if full and not self._within_guarantee(tenant, need):
+            return False
         victims = self._memory_victims(head, need, step)
         if victims is None:
             self._hold_for(head, need, step)
-            return None
+            return False
+        busy = self.queue.busy.values()
         if full and not victims:
-            victim = slot_victim(tenant, self.queue.tenants.values(), self.step_number, self._config.min_run_steps)
+            victim = slot_victim(tenant, busy, self.step_number, self._config.min_run_steps)
             if victim is None:
-                return None
+                return False
             victims = [victim]
         for victim in victims:
             self._preempt(victim, step)
             victim.reclaimed_by = tenant.id
-        return head if self._admit(head, need, prepaid=bool(victims), step=step) else None
-
-    def _may_take_slot(self, tenant: TenantQueue, need: Need) -> bool:
-        """Say whether the tenant may preempt for a slot: a guarantee is worth nothing without one."""
-        return not tenant.running and self._within_guarantee(tenant, need) and self._may_reclaim(tenant)
+        return self._admit(head, need, prepaid=bool(victims), step=step)
 
     def _may_reclaim(self, tenant: TenantQueue) -> bool:
         guarantee_tokens = tenant.budget.guarantee_blocks * self._config.block_size
@@ -287,8 +230,8 @@ class Scheduler:
                 return []
             if not self._may_reclaim(head.tenant):
                 return None
-            tenants = self.queue.tenants.values()
-            return reclaim_victims(shortfall_blocks, tenants, self.step_number, self._config.min_run_steps)
+            busy = self.queue.busy.values()
+            return reclaim_victims(shortfall_blocks, busy, self.step_number, self._config.min_run_steps)
         left_free = step.reserved_blocks
         if self.running and not head.num_preemptions:
             left_free += self._watermark_blocks
@@ -300,8 +243,6 @@ class Scheduler:
             step.holds.append(hold)  # else it waits for blocks of its own tenant: to stop others would only idle
         if self._within_guarantee(head.tenant, need):
             step.reserved_blocks += need.owned_blocks
-        if len(step.holds) >= MAX_HOLDS_PER_STEP:
-            step.closed = True
 
     def _admit(self, head: Sequence, need: Need, *, prepaid: bool, step: Step) -> bool:
         """Give ``head`` its blocks and move it to the running ones; False if the blocks are not there."""
@@ -316,6 +257,8 @@ class Scheduler:
             self.prefix_queries_tokens += head.num_prompt_tokens
             self.prefix_hits_tokens += head.prefix_tokens
         self.running[head.request_id] = head
+        if self._is_full:
+            step.closed = True  # who has a guarantee may ask for a slot when the next step begins with none
         for hold in step.holds:
             hold.passed_by(tenant, self._prompt_units(head, head.num_prompt_tokens) / tenant.budget.weight)
         self.queue.admit(head)
@@ -324,6 +267,10 @@ class Scheduler:
             self.queue.charge(tenant, self._prompt_units(head, head.num_prompt_tokens))
             head.charged_tokens = head.num_prompt_tokens
         return True
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.running) >= self._config.max_num_seqs
 
     # what things cost
 

@@ -11,7 +11,7 @@ from dataplane.contracts.catalog import Share
 from dataplane.engine import scheduler as scheduler_module
 from dataplane.engine.fair_queue import FairQueue, Hold
 from dataplane.engine.prefix_cache import PrefixCache
-from dataplane.engine.scheduler import Scheduler
+from dataplane.engine.step import Turns
 
 SMALL_POOL: dict[str, Any] = {
     "num_blocks": 300,
@@ -153,6 +153,12 @@ def test_keeping_one_request_alive_saves_up_no_turns(monkeypatch: pytest.MonkeyP
         assert hoard() > 0.15 * bound
 
 
+def serve_in_order(monkeypatch: pytest.MonkeyPatch, turn: Any) -> None:
+    """Replace the order in which a step serves tenants; so all of them are looked at before the first is served."""
+    monkeypatch.setattr(Turns, "_turn", turn)
+    monkeypatch.setattr(Turns, "_may_come_next", lambda self, tenant: True)
+
+
 def guaranteed_tiny() -> float:
     simulation = Simulation({"tiny": Share(guarantee_tokens=1600)}, **SMALL_POOL)
 
@@ -165,13 +171,13 @@ def guaranteed_tiny() -> float:
 
 def test_a_guarantee_buys_memory_and_no_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     assert guaranteed_tiny() == pytest.approx(0.5, abs=0.03)
-    turn = Scheduler._turn
+    turn = Turns._turn
 
-    def under_guarantee_first(self: Scheduler, tenant: Any, step: Any) -> tuple[float, int, str]:
-        counter, last, name = turn(self, tenant, step)
-        return (counter - 1e9 if tenant.budget.excess_blocks < 0 else counter), last, name
+    def under_guarantee_first(self: Turns, tenant: Any) -> Any:
+        counter, *rest = turn(self, tenant)
+        return counter - 1e9 if tenant.budget.excess_blocks < 0 else counter, *rest
 
-    monkeypatch.setattr(Scheduler, "_turn", under_guarantee_first)
+    serve_in_order(monkeypatch, under_guarantee_first)
     assert guaranteed_tiny() > 0.8
 
 
@@ -348,10 +354,7 @@ def test_the_victim_of_a_flood_waits_for_one_slot_and_not_for_the_queue(monkeypa
     fair = flood()
     assert fair.longest_wait["victim"] <= 50 + 10  # the longest remaining output, and a step to start
 
-    def first_come(self: Scheduler, tenant: Any, step: Any) -> tuple[float, int, str]:
-        return (tenant.head.arrival if tenant.head else 0), 0, tenant.id
-
-    monkeypatch.setattr(Scheduler, "_turn", first_come)
+    serve_in_order(monkeypatch, lambda self, tenant: (tenant.head.arrival if tenant.head else 0, 0, tenant.id, tenant))
     first_come_first_served = flood()
     assert first_come_first_served.longest_wait["victim"] > 300
     assert fair.computed_tokens >= 0.97 * first_come_first_served.computed_tokens

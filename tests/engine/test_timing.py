@@ -1,10 +1,7 @@
 """Where the time of a request goes, told by the engine's own events. A step takes 100 ms."""
 
-import sys
-from collections.abc import Iterator
-
 import pytest
-from engine_harness import Driver, NullRunner
+from engine_harness import Driver
 
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.usage import Phases
@@ -120,31 +117,3 @@ def test_phases_so_far_come_with_the_first_token_and_every_16th_after_it() -> No
     driver.submit("acme", [1] * 5, 40, ignore_eos=True)
     told = [delta.phases is not None for _ in range(40) for delta in driver.step()]
     assert [number for number, phases in enumerate(told, 1) if phases] == [1, 17, 33, 40]
-
-
-def calls_of_a_step(waiting: int) -> Iterator[int]:
-    """Count the Python calls of steps while so many requests wait: under a cap, for memory and for a slot."""
-    for settings in ({"num_blocks": 64}, {"num_blocks": 4}, {"num_blocks": 64, "max_num_seqs": 1}):
-        driver = Driver(
-            {"acme": Share(cap_tokens=32)}, runner=NullRunner(), queue_limit_per_tenant=waiting + 1, **settings
-        )
-        for tenant_id in ("acme", "other"):
-            for _ in range(waiting):
-                driver.submit(tenant_id, [1] * 20, 12, ignore_eos=True)
-        driver.step()
-        calls = 0
-
-        def count(_frame: object, event: str, _arg: object) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        sys.setprofile(count)
-        try:
-            driver.engine.step()
-        finally:
-            sys.setprofile(None)
-        yield calls
-
-
-def test_a_step_does_the_same_work_however_many_wait() -> None:
-    assert list(calls_of_a_step(30)) == list(calls_of_a_step(1_000))
