@@ -31,6 +31,10 @@ _MEANINGS: dict[Code, tuple[str, str]] = {
     ),
     Code.TOKENIZER_FAILED: ("The model’s tokenizer failed on this text.", "Try another text; tell the model’s owner."),
     Code.TEMPLATE_FAILED: ("The model’s chat template failed on these messages.", "See the model card for its roles."),
+    Code.GRAMMAR_FAILED: (
+        "The grammar, or the schema it was made of, could not be followed to its end.",
+        "Use a simpler one; the answer names why.",
+    ),
     Code.BODY_TOO_LARGE: ("The body is larger than the API takes.", "Shorten the prompt."),
     Code.INVALID_API_KEY: ("The key is none.", "Send a key of the console."),
     Code.KEY_REVOKED: ("The key was revoked or has expired.", "Make a new key."),

@@ -38,6 +38,7 @@ FAULTS: dict[Code, Fault] = {
     Code.REQUEST_TOO_LARGE_FOR_BUDGET: Fault.CALLER,
     Code.TOKENIZER_FAILED: Fault.EITHER,
     Code.TEMPLATE_FAILED: Fault.EITHER,
+    Code.GRAMMAR_FAILED: Fault.CALLER,
     Code.BODY_TOO_LARGE: Fault.CALLER,
     Code.INVALID_API_KEY: Fault.CALLER,
     Code.KEY_REVOKED: Fault.CALLER,

@@ -20,6 +20,7 @@ class Code(Enum):
     REQUEST_TOO_LARGE_FOR_BUDGET = ("request_too_large_for_budget", 400, "invalid_request_error")
     TOKENIZER_FAILED = ("tokenizer_failed", 400, "invalid_request_error")
     TEMPLATE_FAILED = ("template_failed", 400, "invalid_request_error")
+    GRAMMAR_FAILED = ("grammar_failed", 400, "invalid_request_error")
     BODY_TOO_LARGE = ("body_too_large", 413, "invalid_request_error")
     INVALID_API_KEY = ("invalid_api_key", 401, "authentication_error")
     KEY_REVOKED = ("key_revoked", 401, "authentication_error")

@@ -19,7 +19,8 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``choice`` is the sequence's place among the completions of its request. ``logprobs`` is how many of the likeliest
     tokens are told with each output token and its own log probability, None for neither; ``score_prompt`` tells the
-    same of the prompt's tokens.
+    same of the prompt's tokens. ``grammar`` is one of :mod:`dataplane.text.grammar` that the output follows; empty is
+    none.
     """
 
     max_tokens: int
@@ -38,6 +39,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     score_prompt: bool = False
+    grammar: str = ""
 
     @property
     def penalises(self) -> bool:

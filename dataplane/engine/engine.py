@@ -29,7 +29,7 @@ from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.intake import Refusal
 from dataplane.engine.prefix_cache import PrefixCache
-from dataplane.engine.runner import Row, RowFailure, Runner, Scored
+from dataplane.engine.runner import Constraint, Row, RowFailure, Runner, Scored
 from dataplane.engine.scheduler import Scheduler
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import DEFAULT_SHARE, TenantBudget, check_shares
@@ -48,6 +48,7 @@ class Engine:
         version_digest: content address of the weights.
         eos_token_ids: ids that end a sequence unless it ignores them.
         clock: seconds that never go back, to time the phases of requests. Without one no time passes.
+        constrain: makes the constraint of a sequence of a request with a grammar. Without one there are none.
 
     Raises:
         ValueError: shares that the pool cannot keep.
@@ -63,6 +64,7 @@ class Engine:
         version_digest: str,
         eos_token_ids: Iterable[int],
         clock: Callable[[], float] = float,
+        constrain: Callable[[Submit], Constraint] | None = None,
     ) -> None:
         self.config = config
         self._runner = runner
@@ -74,6 +76,7 @@ class Engine:
         self._scheduler = Scheduler(config, self._pool, self._prefix_cache)
         self._queue = self._scheduler.queue
         self._clock = clock
+        self._constrain = constrain
         self._sequences: dict[str, Sequence] = {}
         self._forks: dict[str, Submit] = {}  # by their first sequence, which computes the prompt of the others
         self._refused: list[SequenceDelta] = []  # ended outside a step, to be delivered with the next
@@ -117,6 +120,8 @@ class Engine:
             arrival=arrival,
             time=self._queue.time,
         )
+        if sampling.grammar and self._constrain is not None:
+            sequence.constraint = self._constrain(request)
         self._sequences[sequence_id] = sequence
         self._queue.enqueue(sequence, in_front=in_front)
 
@@ -140,8 +145,13 @@ class Engine:
             return False
         self._forks.pop(request_id, None)
         self._look_at_the_clock()
-        self._scheduler.deallocate(sequence)
+        self._let_go(sequence)
         return True
+
+    def _let_go(self, sequence: Sequence) -> None:
+        self._scheduler.deallocate(sequence)
+        if sequence.constraint is not None:
+            sequence.constraint.close()
 
     @property
     def has_work(self) -> bool:
@@ -202,6 +212,7 @@ class Engine:
             ban_token_ids=sequence.stop_token_ids if output_index < sequence.sampling.min_tokens else (),
             counts=sequence.counts,
             score_token_ids=self._unscored(sequence, start, start + num_tokens) if sequence.needs_scores else (),
+            constraint=sequence.constraint,
         )
 
     def _unscored(self, sequence: Sequence, start: int, end: int) -> list[int]:
@@ -242,6 +253,8 @@ class Engine:
         if self._outgrew_cap(sequence):
             message = intake.too_large(sequence.num_tokens, self.config, sequence.tenant.budget)
             return self._end(sequence, FinishReason.ERROR, Code.REQUEST_TOO_LARGE_FOR_BUDGET, message, [token_id])
+        if sequence.constraint is not None:
+            sequence.constraint.accept(token_id)
         phases = sequence.phases(self._queue.time) if num_output_tokens % _PHASES_EVERY_TOKENS == 1 else None
         return SequenceDelta(sequence.request_id, [token_id], cached_tokens=sequence.cached_tokens or 0, phases=phases)
 
@@ -258,7 +271,7 @@ class Engine:
         token_ids: list[int] | None = None,
     ) -> SequenceDelta:
         phases = sequence.phases(self._queue.time)
-        self._scheduler.deallocate(sequence)
+        self._let_go(sequence)
         del self._sequences[sequence.request_id]
         self._forks.pop(sequence.request_id, None)
         return SequenceDelta(
@@ -368,19 +381,7 @@ class Engine:
 
     def dump(self) -> EngineDump:
         """Return everything a person debugging wants; no text and no token ids."""
-        sequences: list[dict[str, str | int | float]] = [
-            {
-                "request_id": sequence.request_id,
-                "tenant_id": sequence.tenant.id,
-                "state": "running" if sequence.is_running else "waiting",
-                "prompt_tokens": sequence.num_prompt_tokens,
-                "output_tokens": sequence.num_output_tokens,
-                "computed_tokens": sequence.num_computed_tokens,
-                "blocks": len(sequence.table),
-                "preemptions": sequence.num_preemptions,
-            }
-            for sequence in self._sequences.values()
-        ]
+        sequences = [sequence.summary() for sequence in self._sequences.values()]
         return EngineDump(self.load(), self.tenant_loads(), sequences)
 
     def check_integrity(self) -> None:

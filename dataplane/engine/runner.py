@@ -10,6 +10,22 @@ from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.token_counts import TokenCounts
 
 
+class Constraint(Protocol):
+    """What one sequence may go on with, as its grammar says. It looks ahead beside whatever else is computed."""
+
+    def allowed(self) -> "bytes | RowFailure":
+        """Return which tokens may come next, waiting if need be: a bit for each, the least of a byte first."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """Go on by the token that was drawn."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it: the sequence is over."""
+        ...
+
+
 @dataclass(slots=True)
 class Row:
     """A chunk of one sequence to compute in this step.
@@ -26,6 +42,7 @@ class Row:
         ban_token_ids: ids that must not be drawn (end and stop tokens while below ``min_tokens``).
         counts: the tokens that penalties weigh; None without any. Read only.
         score_token_ids: tokens of the prompt to score: the one at place i stands behind position ``position + i``.
+        constraint: what may be drawn; None is anything. To be asked as late as can be.
     """
 
     request_id: str
@@ -38,6 +55,11 @@ class Row:
     ban_token_ids: tuple[int, ...]
     counts: TokenCounts | None = None
     score_token_ids: Sequence[int] = ()
+    constraint: Constraint | None = None
+
+    def allowed(self) -> "bytes | RowFailure | None":
+        """Return what its constraint allows, as :meth:`Constraint.allowed`; None is anything."""
+        return None if self.constraint is None else self.constraint.allowed()
 
     @property
     def num_scores(self) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.contracts.usage import Phases
 from dataplane.engine.block_table import BlockTable
+from dataplane.engine.runner import Constraint
 from dataplane.engine.timing import Time, Timeline
 from dataplane.engine.token_counts import TokenCounts
 
@@ -25,6 +26,7 @@ class Sequence:
         sampling: how output tokens are drawn, and when they end.
         stop_token_ids: ids that end it, the model's own included unless it ignores them.
         counts: what its penalties weigh; None without any.
+        constraint: what its output may go on with; None is anything.
         arrival: place in the order of arrival, kept through preemptions.
         table: its blocks while it runs.
         chain: digests of its full blocks, made when needed.
@@ -45,6 +47,7 @@ class Sequence:
         "cached_tokens",
         "chain",
         "charged_tokens",
+        "constraint",
         "counts",
         "high_water_tokens",
         "num_computed_tokens",
@@ -83,6 +86,7 @@ class Sequence:
         self.counts: TokenCounts | None = None
         if sampling.penalises:
             self.counts = TokenCounts(prompt_token_ids if sampling.repetition_penalty != 1 else ())
+        self.constraint: Constraint | None = None
         self.arrival = arrival
         self.table = BlockTable()
         self.chain: list[bytes] = []
@@ -130,3 +134,16 @@ class Sequence:
     def phases(self, time: Time) -> Phases:
         """Return where its time has gone so far."""
         return self.timeline.phases(time, len(self.table), self.num_preemptions)
+
+    def summary(self) -> dict[str, str | int | float]:
+        """Return its figures, for a person debugging; no text and no token ids."""
+        return {
+            "request_id": self.request_id,
+            "tenant_id": self.tenant.id,
+            "state": "running" if self.is_running else "waiting",
+            "prompt_tokens": self.num_prompt_tokens,
+            "output_tokens": self.num_output_tokens,
+            "computed_tokens": self.num_computed_tokens,
+            "blocks": len(self.table),
+            "preemptions": self.num_preemptions,
+        }

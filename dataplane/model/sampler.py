@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,13 +27,15 @@ _NUCLEUS_FIRST_GUESS = 64
 class Draw:
     """How to draw one token: the parameters, the number of output tokens before it, and the ids it must not be.
 
-    ``counts`` are the tokens that penalties weigh, None without any.
+    ``counts`` are the tokens that penalties weigh, None without any; ``allowed`` has a bit for each token that may be
+    drawn, the least of a byte first, None where all may; a failure is passed on.
     """
 
     params: SamplingParams
     output_index: int
     ban_token_ids: tuple[int, ...] = ()
     counts: TokenCounts | None = None
+    allowed: bytes | RowFailure | None = None
 
 
 def needs_logits(draw: Draw) -> bool:
@@ -57,10 +60,12 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int | Scored | RowFail
     greatest: list[int] = logits.argmax(dim=-1).tolist()
     results: list[int | Scored | RowFailure] = []
     for row, draw in enumerate(draws):
-        if not finite[row]:
+        if isinstance(draw.allowed, RowFailure):
+            results.append(draw.allowed)
+        elif not finite[row]:
             results.append(RowFailure("the model's logits are not finite numbers", Code.LOGITS_NOT_FINITE))
-        elif draw.ban_token_ids and logits[row, greatest[row]].item() == -math.inf:
-            results.append(RowFailure("every token of the vocabulary is banned"))
+        elif _is_shaped(draw) and logits[row, greatest[row]].item() == -math.inf:
+            results.append(_nothing_left(draw))
         else:
             results.append(greatest[row] if draw.params.temperature == 0 else _draw(logits[row], greatest[row], draw))
     if own_logits is not None:
@@ -76,7 +81,7 @@ def score(logits: Tensor, token_ids: Sequence[int], alternatives: int) -> list[T
 
 
 def _is_shaped(draw: Draw) -> bool:
-    return bool(draw.counts is not None or draw.params.logit_bias or draw.ban_token_ids)
+    return bool(draw.counts is not None or draw.params.logit_bias or draw.ban_token_ids or draw.allowed is not None)
 
 
 def _shape(logits: Tensor, draw: Draw) -> None:
@@ -95,6 +100,16 @@ def _shape(logits: Tensor, draw: Draw) -> None:
         logits[list(params.logit_bias)] += torch.tensor(list(params.logit_bias.values()))
     if draw.ban_token_ids:
         logits[[token_id for token_id in draw.ban_token_ids if token_id < vocab]] = -math.inf
+    if isinstance(draw.allowed, bytes):
+        bits = np.unpackbits(np.frombuffer(draw.allowed, np.uint8), count=vocab, bitorder="little")
+        logits.masked_fill_(torch.from_numpy(bits) == 0, -math.inf)
+
+
+def _nothing_left(draw: Draw) -> RowFailure:
+    if draw.allowed is None:
+        return RowFailure("every token of the vocabulary is banned")
+    message = f"the grammar ends the answer after {draw.output_index} tokens, and min_tokens or a bias forbids that"
+    return RowFailure(message, Code.GRAMMAR_FAILED)
 
 
 def _add_scores(
