@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,6 +22,8 @@ from dataplane.spool import segment
 
 TIMEOUT_S = 180.0
 """For a broken worker, not for a slow machine."""
+SLOW_STEPS = "engine.step=delay:50@3+"
+"""A failpoint with which a long answer takes minutes: it still runs when a test that was held up does what ends it."""
 
 
 class WorkerProcess:
@@ -114,7 +117,7 @@ class WorkerProcess:
         """Wait until it serves its model, and return the line it prints; warm ones answer on their control socket."""
         deadline = time.monotonic() + TIMEOUT_S
         if self.model is None:
-            while not self.control_socket.exists():
+            while not self._answers():
                 self._check_alive(deadline)
                 time.sleep(0.02)
             return ""
@@ -124,13 +127,22 @@ class WorkerProcess:
             while not selector.select(timeout=0.5):
                 self._check_alive(deadline)
         line = self.process.stdout.readline()
-        self._check_alive(deadline, ready=line.startswith("Serving "))
+        if not line:
+            self.process.wait(TIMEOUT_S)  # its end of the pipe is closed: it is about to exit
+        self._check_alive(deadline)
         self.port = int(line.split("http://")[1].split(":")[1].split("/")[0])
         return line
 
-    def _check_alive(self, deadline: float, *, ready: bool = False) -> None:
+    def _answers(self) -> bool:
+        """Say whether the control socket takes calls: a moment passes between its path and its listening."""
+        with suppress(FileNotFoundError, ConnectionRefusedError):
+            self.status()
+            return True
+        return False
+
+    def _check_alive(self, deadline: float) -> None:
         ended = self.process.poll()
-        if ended is not None or (not ready and time.monotonic() > deadline):
+        if ended is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the worker did not start (exit {ended}): {self.log_path.read_text()[-4000:]}")
 
     def client(self, timeout_s: float = 60.0) -> httpx.Client:
@@ -197,12 +209,29 @@ class WorkerProcess:
             assert time.monotonic() < deadline, found
             time.sleep(0.01)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Stop the engine's process meanwhile, so that no request ends before the test has looked, however late."""
+        engine = self.child("dataplane.worker.engine_process")
+        engine.suspend()
+        try:
+            yield
+        finally:
+            engine.resume()
+
     def child(self, module: str) -> psutil.Process:
         """Return the child that runs ``module``: ``dataplane.worker.engine_process`` or ``dataplane.text.child``."""
         for process in psutil.Process(self.process.pid).children(recursive=True):
             if module in process.cmdline():
                 return process
         raise LookupError(module)
+
+    def wait_stopped(self, module: str) -> None:
+        """Wait until the child that runs ``module`` is stopped, as by a failpoint."""
+        child, deadline = self.child(module), time.monotonic() + TIMEOUT_S
+        while child.status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline, child
+            time.sleep(0.01)
 
     def stop(self, timeout_s: float = TIMEOUT_S) -> int:
         """Drain it and return its exit status."""
@@ -218,7 +247,7 @@ class WorkerProcess:
         """Crash the server process; its children follow it."""
         if self.process.poll() is None:
             self.process.kill()
-        self._wait(10)
+        self._wait(TIMEOUT_S)
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> int:
         """Wait until it ends by itself and return its exit status."""

@@ -20,7 +20,10 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def worker(tiny_model: Path) -> Iterator[WorkerProcess]:
-    """One worker for every test that leaves it as it was."""
+    """One worker for every test that leaves it as it was.
+
+    Its patience is for the one test that reads nothing: what others leave unread, the kernel's buffers take.
+    """
     folder = Path(tempfile.mkdtemp(prefix="pgd-", dir="/tmp"))
     with WorkerProcess(folder, tiny_model, ["--client-patience-seconds", "0.5"]) as process:
         yield process

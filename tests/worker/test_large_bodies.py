@@ -36,7 +36,7 @@ class Held:
     def __call__(self, body: bytes) -> GenerationRequest:
         self._running += 1
         self.at_once = max(self.at_once, self._running)
-        assert self.let_go.wait(10), "the loop did not turn"
+        assert self.let_go.wait(60), "the loop did not turn"
         self._running -= 1
         return requests.parse_chat(body)
 

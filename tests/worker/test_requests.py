@@ -30,17 +30,9 @@ def refusal(call: Any, *arguments: Any, **fields: Any) -> ApiError:
 
 
 UNSUPPORTED = {
-    "n": 2,
     "best_of": 3,
-    "echo": True,
     "suffix": "end",
-    "logprobs": True,
-    "top_logprobs": 5,
-    "presence_penalty": 0.5,
-    "frequency_penalty": -1,
-    "repetition_penalty": 1.1,
-    "min_p": 0.1,
-    "logit_bias": {"5": 1},
+    "length_penalty": 1.1,
     "response_format": {"type": "json_object"},
     "tools": [{"type": "function"}],
     "tool_choice": "auto",
@@ -78,7 +70,11 @@ def test_the_documented_default_of_an_unsupported_parameter_is_accepted(name: st
 def test_true_is_not_one_and_false_is_not_zero() -> None:
     assert refusal(completion, n=True).param == "n"
     assert refusal(completion, presence_penalty=False).param == "presence_penalty"
-    assert refusal(completion, logprobs=0).param == "logprobs"  # 0 asks for the chosen token's log-probability
+    assert refusal(completion, length_penalty=True).param == "length_penalty"
+    assert refusal(completion, logprobs=True).param == "logprobs"  # a chat's; here it is a number
+    assert refusal(chat, logprobs=1).param == "logprobs"
+    assert completion(logprobs=0).logprobs == 0  # asks for the chosen token's log probability
+    assert chat(logprobs=False).logprobs is None
 
 
 @pytest.mark.parametrize(
@@ -92,6 +88,15 @@ def test_true_is_not_one_and_false_is_not_zero() -> None:
         ("max_tokens", 0, "at least 1"),
         ("max_tokens", 2**40, "at least 1"),
         ("min_tokens", -1, "at least 0"),
+        ("n", 0, "from 1 to 16"),
+        ("n", 17, "from 1 to 16"),
+        ("min_p", 1.1, "from 0 to 1"),
+        ("presence_penalty", 2.1, "from -2 to 2"),
+        ("frequency_penalty", -2.1, "from -2 to 2"),
+        ("repetition_penalty", 0, "from 0.1 to 10"),
+        ("logprobs", 6, "from 0 to 5"),
+        ("logprobs", -1, "from 0 to 5"),
+        ("logit_bias", {str(number): 1 for number in range(301)}, "at most 300"),
         ("seed", 2**63, "from -9"),
         ("stop", ["a"] * 5, "at most 4"),
         ("stop", "", "1 to 1024"),
@@ -134,6 +139,11 @@ def test_a_value_out_of_range_names_the_field_and_what_is_allowed(field: str, va
         ("metadata", "a"),
         ("user", 5),
         ("stream_options", "all"),
+        ("n", "2"),
+        ("logit_bias", {"five": 1}),
+        ("logit_bias", {"5": "much"}),
+        ("logit_bias", [5]),
+        ("echo", 1),
     ],
 )
 def test_a_value_of_the_wrong_type_names_the_field(field: str, value: object) -> None:
@@ -204,6 +214,31 @@ def test_an_earlier_answer_can_be_sent_back_as_history() -> None:
 def test_a_message_that_cannot_be_rendered_names_the_path(message: dict, code: Code, path: str) -> None:
     error = refusal(chat, messages=[message])
     assert (error.code, error.param) == (code, path)
+
+
+def test_a_bias_out_of_range_names_its_token() -> None:
+    error = refusal(completion, logit_bias={"5": 1, "7": -100.5})
+    assert (error.code, error.param) == (Code.INVALID_PARAMETER, "logit_bias.7")
+    assert "from -100 to 100" in error.message
+    assert completion(logit_bias={"5": 100, "7": -100}).logit_bias == {5: 100, 7: -100}
+
+
+def test_the_likeliest_tokens_of_a_chat_come_only_with_its_log_probabilities() -> None:
+    assert chat(logprobs=True).logprobs == 0
+    assert chat(logprobs=True, top_logprobs=20).logprobs == 20
+    assert refusal(chat, top_logprobs=2).param == "top_logprobs"
+    assert refusal(chat, logprobs=True, top_logprobs=21).param == "top_logprobs"
+    assert refusal(completion, top_logprobs=2).code is Code.UNSUPPORTED_PARAMETER
+
+
+def test_best_of_is_accepted_where_it_asks_for_no_more_than_n() -> None:
+    assert completion(best_of=3, n=3) == completion(n=3)
+    assert refusal(completion, best_of=2).param == refusal(completion, best_of=2, n=3).param == "best_of"
+
+
+def test_echo_is_for_plain_completions() -> None:
+    assert completion(echo=True).echo
+    assert refusal(chat, echo=True).code is Code.UNSUPPORTED_PARAMETER
 
 
 def test_stream_options_belong_to_streams() -> None:
@@ -301,8 +336,26 @@ def test_max_tokens_past_the_context_names_all_numbers() -> None:
 def test_min_tokens_and_token_ids_are_checked_against_the_model() -> None:
     assert refusal(sampling, completion(max_tokens=5, min_tokens=6), 1).param == "min_tokens"
     assert refusal(sampling, completion(stop_token_ids=[50]), 1).param == "stop_token_ids"
+    assert refusal(sampling, completion(logit_bias={"50": 1}), 1).param == "logit_bias"
+    assert refusal(sampling, completion(logit_bias={"-1": 1}), 1).param == "logit_bias"
     assert refusal(requests.check_token_ids, [1, -1], 50).param == "prompt"
     assert refusal(requests.check_token_ids, [1, 50], 50).param == "prompt"
+
+
+def test_an_answer_of_too_many_log_probabilities_is_refused_with_its_number() -> None:
+    most = parameters.MAX_SCORES // 4 // 6
+    fits = completion(n=4, logprobs=5, max_tokens=most)
+    assert sampling(fits, 1, context=10**6).logprobs == 5
+    error = refusal(sampling, completion(n=4, logprobs=5, max_tokens=most, echo=True), 5, context=10**6)
+    assert (error.code, error.param) == (Code.INVALID_PARAMETER, "logprobs")
+    assert str(4 * (most + 5) * 6) in error.message
+    assert sampling(completion(n=4, max_tokens=10**5), 1, context=10**6).logprobs is None
+
+
+def test_the_prompt_is_scored_where_it_is_sent_back_with_log_probabilities() -> None:
+    assert sampling(completion(echo=True, logprobs=1), 1).score_prompt
+    assert not sampling(completion(echo=True), 1).score_prompt
+    assert not sampling(completion(logprobs=1), 1).score_prompt
 
 
 def test_a_seed_is_kept_and_without_one_no_two_requests_draw_alike() -> None:
@@ -313,11 +366,15 @@ def test_a_seed_is_kept_and_without_one_no_two_requests_draw_alike() -> None:
 def test_parsing_keeps_every_supported_value() -> None:
     request = completion(
         max_tokens=9, min_tokens=2, temperature=0.5, top_p=0.9, top_k=-1, seed=1, stop=["x"], stop_token_ids=[3],
-        ignore_eos=True, stream=True, stream_options={"include_usage": True}, user="u", metadata={"a": "b"},
+        ignore_eos=True, stream=True, stream_options={"include_usage": True}, user="u", metadata={"a": "b"}, n=2,
+        min_p=0.1, presence_penalty=0.2, frequency_penalty=-0.3, repetition_penalty=1.1, logit_bias={"4": 5},
+        logprobs=2, echo=True,
     )  # fmt: skip
     params = sampling(request, 5)
     assert msgspec.structs.asdict(params) == {
         "max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 0, "seed": 1, "min_tokens": 2,
-        "ignore_eos": True, "stop_token_ids": (3,),
+        "ignore_eos": True, "stop_token_ids": (3,), "min_p": 0.1, "presence_penalty": 0.2, "frequency_penalty": -0.3,
+        "repetition_penalty": 1.1, "logit_bias": {4: 5}, "choice": 0, "logprobs": 2, "score_prompt": True,
     }  # fmt: skip
+    assert (request.n, request.echo) == (2, True)
     assert (request.stops, request.stream, request.include_usage) == (("x",), True, True)

@@ -123,14 +123,15 @@ def test_a_replica_does_not_fall_asleep_under_a_request_and_ends_when_its_engine
     ready: WorkerProcess,
 ) -> None:
     answers: list[Any] = []
-    asking = threading.Thread(target=lambda: answers.append(ask(ready, max_tokens=64)))
-    asking.start()
-    ready.wait_status(lambda status: status.pending > 0)
-    refused = ready.control(Sleep())
+    asking = threading.Thread(target=lambda: answers.append(ask(ready)))
+    with ready.held():
+        asking.start()
+        ready.wait_status(lambda status: status.pending > 0)
+        refused = ready.control(Sleep())
     asking.join()
     assert isinstance(refused, Refused)
     assert "1 requests are running" in refused.message
-    assert answers[0].json()["usage"]["completion_tokens"] == 64
+    assert answers[0].json()["usage"]["completion_tokens"] == 4
 
     put_to_sleep(ready)
     ready.child("dataplane.worker.engine_process").kill()

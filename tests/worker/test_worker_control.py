@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_process import WorkerProcess
+from worker_process import SLOW_STEPS, WorkerProcess
 
-from dataplane.contracts import headers
+from dataplane.contracts import failpoints, headers
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.replica import (
     Attach,
@@ -25,8 +25,10 @@ from dataplane.contracts.replica import (
 
 
 @pytest.fixture
-def warm(short_dir: Path) -> Iterator[WorkerProcess]:
-    process = WorkerProcess(short_dir, None, ["--replica-id", "rep_test"])
+def warm(short_dir: Path, request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
+    """A worker that waits for a model; the parameter arms failpoints."""
+    environment = {failpoints.ENVIRONMENT: request.param} if hasattr(request, "param") else {}
+    process = WorkerProcess(short_dir, None, ["--replica-id", "rep_test"], environment)
     process.start()
     try:
         process.wait_ready()
@@ -84,17 +86,18 @@ def test_a_replica_is_attached_verified_drained_and_ends(warm: WorkerProcess, ti
     assert ask(warm, version="ver_b").json()["error"]["code"] == "model_cold"
 
     answers: list[Any] = []
-    asking = threading.Thread(target=lambda: answers.append(ask(warm, max_tokens=400)))
-    asking.start()
-    warm.wait_status(lambda status: status.pending > 0)
-    answer = warm.control(Drain(deadline_s=30))
-    assert isinstance(answer, Status)
-    assert answer.state is ReplicaState.DRAINING
-    refused = ask(warm)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
-    assert "retry-after" in refused.headers
+    asking = threading.Thread(target=lambda: answers.append(ask(warm, max_tokens=40)))
+    with warm.held():
+        asking.start()
+        warm.wait_status(lambda status: status.pending > 0)
+        answer = warm.control(Drain(deadline_s=300))
+        assert isinstance(answer, Status)
+        assert answer.state is ReplicaState.DRAINING
+        refused = ask(warm)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+        assert "retry-after" in refused.headers
     asking.join()
-    assert answers[0].json()["usage"]["completion_tokens"] == 400
+    assert answers[0].json()["usage"]["completion_tokens"] == 40
     assert warm.wait() == 0
     assert not warm.socket.exists()
     assert not warm.control_socket.exists()
@@ -108,6 +111,7 @@ def test_a_folder_that_cannot_be_loaded_is_named_in_the_cause(warm: WorkerProces
     assert warm.wait() == 1
 
 
+@pytest.mark.parametrize("warm", [SLOW_STEPS], indirect=True)
 def test_shares_change_while_it_serves_and_what_runs_at_the_deadline_gets_an_error_event(
     warm: WorkerProcess, tiny_model: Path
 ) -> None:

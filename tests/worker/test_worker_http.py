@@ -11,12 +11,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from worker_process import WorkerProcess
+from worker_process import TIMEOUT_S, WorkerProcess
 
 from dataplane.contracts import headers
 from dataplane.contracts.replica import Status
-
-SECONDS = 30
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -209,10 +207,10 @@ def test_an_unknown_model_names_what_may_be_called(client: httpx.Client) -> None
 def test_unsupported_parameters_are_refused_on_both_endpoints(client: httpx.Client, path: str) -> None:
     chat = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
     fields = chat if "chat" in path else body()
-    error = error_of(client.post(path, json=fields | {"frequency_penalty": 1}))
+    error = error_of(client.post(path, json=fields | {"length_penalty": 2}))
     assert (error["code"], error["param"], error["type"]) == (
         "unsupported_parameter",
-        "frequency_penalty",
+        "length_penalty",
         "invalid_request_error",
     )
     assert error["request_id"].startswith("req_")
@@ -285,7 +283,7 @@ def test_models_health_and_metrics(client: httpx.Client) -> None:
 
 
 def test_the_official_client_works_streaming_and_not(worker: WorkerProcess) -> None:
-    with openai.OpenAI(base_url=f"{worker.url}/v1", api_key="none", max_retries=0, timeout=SECONDS) as client:
+    with openai.OpenAI(base_url=f"{worker.url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S) as client:
         assert [model.id for model in client.models.list()] == ["tiny"]
         messages: Any = [{"role": "user", "content": "hello"}]
         whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=12, temperature=0)
@@ -305,8 +303,8 @@ def test_the_official_client_works_streaming_and_not(worker: WorkerProcess) -> N
         with pytest.raises(openai.NotFoundError, match="tiny"):
             client.completions.create(model="nope", prompt="x")
         with pytest.raises(openai.BadRequestError) as refused:
-            client.completions.create(model="tiny", prompt="x", n=2)
-        assert refused.value.param == "n"
+            client.completions.create(model="tiny", prompt="x", best_of=2)
+        assert refused.value.param == "best_of"
 
 
 # -- clients that go away or do not read
@@ -357,10 +355,11 @@ async def test_random_disconnects_leave_free_and_cached_blocks_only(worker: Work
 def test_a_client_that_never_reads_is_cut_and_its_blocks_are_freed(worker: WorkerProcess) -> None:
     request = raw_request(body(stream=True, max_tokens=2000, stream_options={"include_usage": True}))
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(SECONDS)
+        connection.settimeout(TIMEOUT_S)
         connection.connect(str(worker.socket))
-        connection.sendall(request)
-        worker.wait_status(lambda status: status.pending > 0)
+        with worker.held():
+            connection.sendall(request)
+            worker.wait_status(lambda status: status.pending > 0)
         worker.wait_status(idle)
         received = b""
         while data := connection.recv(1 << 20):

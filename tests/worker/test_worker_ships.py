@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
-from worker_process import WorkerProcess
+from worker_process import TIMEOUT_S, WorkerProcess
 
 from dataplane.contracts import headers, ids
 from dataplane.contracts.usage import RecordKind, Source, UsageBatch, UsageReceipt, UsageRecord
@@ -44,7 +44,7 @@ class Ledger:
                     record.request_id == request_id and record.kind is RecordKind.FINAL
                     for record in self.records.values()
                 ),
-                timeout=30,
+                timeout=TIMEOUT_S,
             )
 
 
@@ -98,7 +98,7 @@ def test_a_worker_ships_its_own_records_and_those_of_a_killed_one_and_leaves_not
             body = {"model": "tiny", "prompt": "Hello", "max_tokens": 2, "ignore_eos": True}
             fields = {headers.REQUEST_ID: own, headers.TENANT: "ten_a"}
             assert client.post("/v1/completions", json=body, headers=fields).status_code == 200
-            ledger.wait_final(left)
-        ledger.wait_final(own)  # shipped while it ran, or with its last breath
+            for request_id in (left, own):
+                ledger.wait_final(request_id)
     assert sorted(record.kind for record in ledger.records.values() if record.request_id == own) == ["admit", "final"]
     assert list((short_dir / "spool").iterdir()) == []

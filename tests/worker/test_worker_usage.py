@@ -1,13 +1,15 @@
 """What a worker writes to its spool, through crashes of either process."""
 
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from worker_process import WorkerProcess
+from worker_process import SLOW_STEPS, TIMEOUT_S, WorkerProcess
 
 from dataplane.contracts import failpoints, headers, ids
 from dataplane.contracts.replica import AbortRequest
@@ -40,6 +42,15 @@ def own_worker(short_dir: Path, tiny_model: Path, request: pytest.FixtureRequest
     environment = {failpoints.ENVIRONMENT: request.param} if hasattr(request, "param") else {}
     with WorkerProcess(short_dir, tiny_model, environment=environment) as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def slow_worker(tiny_model: Path) -> Iterator[WorkerProcess]:
+    """A worker whose long answers are not over when the test comes to what should end them."""
+    folder = Path(tempfile.mkdtemp(prefix="pgd-", dir="/tmp"))
+    with WorkerProcess(folder, tiny_model, environment={failpoints.ENVIRONMENT: SLOW_STEPS}) as process:
+        yield process
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_life(records: list[UsageRecord], *, complete: bool = True) -> None:
@@ -114,15 +125,15 @@ def test_what_nobody_pays_for_leaves_no_record(worker: WorkerProcess, request_id
 
 def test_a_request_that_is_refused_before_admission_leaves_no_record(worker: WorkerProcess, request_id: str) -> None:
     with worker.trusted_client() as client:
-        refused = client.post("/v1/completions", json=body(n=2), headers=from_gateway(request_id))
+        refused = client.post("/v1/completions", json=body(n=99), headers=from_gateway(request_id))
     assert refused.status_code == 400
     assert refused.json()["error"]["request_id"] == request_id
     assert worker.records(request_id) == []
 
 
-def test_a_caller_that_leaves_is_billed_for_what_was_generated(worker: WorkerProcess, request_id: str) -> None:
+def test_a_caller_that_leaves_is_billed_for_what_was_generated(slow_worker: WorkerProcess, request_id: str) -> None:
     with (
-        worker.trusted_client() as client,
+        slow_worker.trusted_client() as client,
         client.stream(
             "POST", "/v1/completions", json=body(stream=True, max_tokens=1900), headers=from_gateway(request_id)
         ) as stream,
@@ -130,7 +141,7 @@ def test_a_caller_that_leaves_is_billed_for_what_was_generated(worker: WorkerPro
         lines = stream.iter_lines()
         seen = [next(lines) for _ in range(9)]
     delivered = meter("\n".join(seen))[-1][0]
-    records = worker.wait_records(request_id, RecordKind.FINAL)
+    records = slow_worker.wait_records(request_id, RecordKind.FINAL)
     check_life(records)
     assert records[-1].outcome is Outcome.ABORTED
     assert delivered <= records[-1].completion_tokens < 1900
@@ -145,21 +156,22 @@ def test_two_attempts_of_one_request_are_counted_apart(worker: WorkerProcess, re
     assert sorted(record.attempt for record in worker.records(request_id)) == [1, 1, 2, 2]
 
 
-def test_the_fleet_can_end_one_request(worker: WorkerProcess, request_id: str) -> None:
+def test_the_fleet_can_end_one_request(slow_worker: WorkerProcess, request_id: str) -> None:
     with (
-        worker.trusted_client() as client,
+        slow_worker.trusted_client() as client,
         client.stream(
             "POST", "/v1/completions", json=body(stream=True, max_tokens=1900), headers=from_gateway(request_id)
         ) as stream,
     ):
         lines = stream.iter_lines()
         next(lines)
-        worker.control(AbortRequest(request_id=request_id))
+        slow_worker.control(AbortRequest(request_id=request_id))
         last = [line for line in lines if line.startswith("data: ")][-1]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "request_failed"
-    assert worker.wait_records(request_id, RecordKind.FINAL)[-1].error_code == "request_failed"
+    assert slow_worker.wait_records(request_id, RecordKind.FINAL)[-1].error_code == "request_failed"
 
 
+@pytest.mark.parametrize("own_worker", [SLOW_STEPS], indirect=True)
 def test_a_killed_engine_gives_every_stream_an_error_event_and_every_request_its_final_record(
     own_worker: WorkerProcess,
 ) -> None:
@@ -195,7 +207,7 @@ def test_a_crash_right_after_admission_leaves_the_admission(own_worker: WorkerPr
     with own_worker.trusted_client() as client, pytest.raises(httpx.TransportError):
         client.post("/v1/completions", json=body(), headers=from_gateway(request_id))
     own_worker.wait()
-    engine.wait(timeout=10)  # no child outlives its server
+    engine.wait(timeout=TIMEOUT_S)  # no child outlives its server
     records = own_worker.records(request_id)
     assert [record.kind for record in records] == [RecordKind.ADMIT]
     assert records[0].prompt_tokens > 0
@@ -221,10 +233,10 @@ def test_an_engine_that_hangs_makes_the_worker_unhealthy_though_it_is_alive(shor
             with stream as answer:
                 lines = answer.iter_lines()
                 next(lines)
+                process.wait_stopped("dataplane.worker.engine_process")
                 process.wait_health(503)
                 health = client.get("/health").json()
                 assert health["pending"] == 1
                 assert health["state"] == "ready"
-                progress = health["progress"]
-                assert client.get("/health").json()["progress"] == progress
+                assert client.get("/health").json()["progress"] == health["progress"]
         process.kill()
