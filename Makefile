@@ -10,7 +10,7 @@ STAMP := $(VENV)/installed
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(wildcard dataplane/kernels/cpu/*pp)
 	@echo "Installing into $(VENV) (a few minutes the first time)"
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)

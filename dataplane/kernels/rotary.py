@@ -1,8 +1,8 @@
-"""Rotary position embedding (Su et al., 2021) as one complex multiplication.
+"""Rotary position embedding (Su et al., 2021): frequencies, and the order in which a pair's two elements lie.
 
 Hugging Face pairs element i of a head with i + head_dim / 2. We interleave each pair when the weights are packed
-(:func:`interleave_pairs`), so that a pair is one complex number in memory. Queries and keys are permuted alike, so
-their products are unchanged.
+(:func:`interleave_pairs`), so that its elements are neighbours in memory. Queries and keys are permuted alike, so their
+products are unchanged.
 """
 
 import torch
@@ -14,17 +14,10 @@ def interleave_pairs(rows: Tensor, head_dim: int) -> Tensor:
     return rows.view(-1, 2, head_dim // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
-def rotations(positions: Tensor, head_dim: int, theta: float) -> Tensor:
-    """Return the unit complex numbers [n, head_dim / 2] by which the pairs at ``positions`` [n] turn."""
+def frequencies(head_dim: int, theta: float) -> tuple[float, ...]:
+    """Return the angles, in radians, by which the head_dim / 2 pairs turn from one position to the next."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    angles = positions.float()[:, None] * (1.0 / theta**exponents)
-    return torch.polar(torch.ones_like(angles), angles)
-
-
-def rotate_(heads: Tensor, turns: Tensor) -> None:
-    """Rotate interleaved ``heads`` [n, heads, head_dim] (fp32, last dimension dense) in place by ``turns``."""
-    pairs = torch.view_as_complex(heads.view(*heads.shape[:-1], -1, 2))
-    pairs.mul_(turns[:, None, :])
+    return tuple((1.0 / theta**exponents).tolist())
 
 
 def reference_rotate(heads: Tensor, positions: Tensor, theta: float) -> Tensor:

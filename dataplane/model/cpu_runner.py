@@ -3,28 +3,37 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from dataplane.contracts import failpoints
+from dataplane.contracts.errors import Code
 from dataplane.contracts.generation import TokenScore
+from dataplane.contracts.model_config import ModelConfig
 from dataplane.engine.runner import Row, RowFailure, RowResult, Scored
-from dataplane.model import batch as step_batch
+from dataplane.model import step as steps
+from dataplane.model.executor import Executor
 from dataplane.model.kv_pool import KvPool
-from dataplane.model.llama import Llama
-from dataplane.model.sampler import Draw, sample, score
+from dataplane.model.logits import Logits
+from dataplane.model.sampler import Draw, needs_logits, sample, score
 
-_SCORED_AT_ONCE_TOKENS = 64
+SCORED_AT_ONCE_TOKENS = 64
 """Positions of a prompt whose logits are there at a time, when all of its tokens are to be scored."""
 
 
 class CpuRunner:
     """A :class:`dataplane.engine.runner.Runner` that owns a KV pool and keeps no other state between steps."""
 
-    def __init__(self, model: Llama, pool: KvPool, context_tokens: int) -> None:
-        self.model = model
+    def __init__(self, config: ModelConfig, executor: Executor, pool: KvPool, context_tokens: int) -> None:
         self.pool = pool
+        self._config = config
+        self._executor = executor
         self._context_tokens = context_tokens
+
+    @property
+    def kernels(self) -> str:
+        """What it computes with, in a few words."""
+        return self._executor.kernels
 
     @torch.inference_mode()
     def execute(self, rows: Sequence[Row]) -> list[RowResult]:
@@ -39,45 +48,56 @@ class CpuRunner:
         for row in rows:
             failpoints.hit("engine.row", row.request_id)
         pool = self.pool
-        batch = step_batch.build(
-            rows, pool.block_size, pool.num_blocks, self.model.config.vocab_size, self._context_tokens
-        )
-        hidden = self.model.hidden(batch, pool)
-        if batch.sampled_rows:
-            logits = self.model.logits(hidden[batch.sampled_tokens])
-            sampled = [rows[index] for index in batch.sampled_rows]
-            self._spoil(logits, sampled)
-            draws = [Draw(row.sampling, row.output_index, row.ban_token_ids, row.counts) for row in sampled]
-            for index, token in zip(batch.sampled_rows, sample(logits, draws), strict=True):
-                results[index] = token
+        step = steps.build(rows, pool.block_size, pool.num_blocks, self._config.vocab_size, self._context_tokens)
+        self._executor.run(step, pool)
+        if step.sampled_rows:
+            sampled = [rows[index] for index in step.sampled_rows]
+            drawn = self._draw(sampled, self._executor.logits(step.sampled_at))
+            for index, result in zip(step.sampled_rows, drawn, strict=True):
+                results[index] = result
         for index, row in enumerate(rows):
             if row.score_token_ids:
-                first = batch.row_ends[index] + 1 - len(row.token_ids)
-                results[index] = self._with_prompt(row, hidden[first:], results[index])
+                results[index] = self._with_prompt(row, int(step.sequences["first"][index]), results[index])
         return results
 
-    def _with_prompt(self, row: Row, hidden: Tensor, result: RowResult) -> RowResult:
-        """Return ``result`` with the scores of the prompt's tokens in front; ``hidden`` begins with the row's first."""
+    def _draw(self, rows: Sequence[Row], logits: Logits) -> list[int | Scored | RowFailure]:
+        """Draw for ``rows``: those that ask for no more than the likeliest token never look at their logits."""
+        self._spoil(logits, rows)
+        draws = [Draw(row.sampling, row.output_index, row.ban_token_ids, row.counts, row.allowed()) for row in rows]
+        results: list[int | Scored | RowFailure] = [
+            token if token >= 0 else RowFailure("the model's logits are not finite numbers", Code.LOGITS_NOT_FINITE)
+            for token in logits.greedy
+        ]
+        wanting = [place for place, draw in enumerate(draws) if needs_logits(draw)]
+        if wanting:
+            values = logits.values if len(wanting) == len(rows) else logits.values[wanting]
+            for place, result in zip(wanting, sample(values, [draws[place] for place in wanting]), strict=True):
+                results[place] = result
+        return results
+
+    def _with_prompt(self, row: Row, first: int, result: RowResult) -> RowResult:
+        """Return ``result`` with the scores of the prompt's tokens in front; ``first`` is the row's first in the step."""
         if isinstance(result, RowFailure):
             return result
         scores: list[TokenScore] = []
-        for start in range(0, len(row.score_token_ids), _SCORED_AT_ONCE_TOKENS):
-            token_ids = row.score_token_ids[start : start + _SCORED_AT_ONCE_TOKENS]
-            found = score(
-                self.model.logits(hidden[start : start + len(token_ids)]), token_ids, row.sampling.logprobs or 0
-            )
+        for start in range(0, len(row.score_token_ids), SCORED_AT_ONCE_TOKENS):
+            token_ids = row.score_token_ids[start : start + SCORED_AT_ONCE_TOKENS]
+            at = np.arange(first + start, first + start + len(token_ids), dtype=np.int32)
+            found = score(self._executor.logits(at).values, token_ids, row.sampling.logprobs or 0)
             if isinstance(found, RowFailure):
                 return found
             scores += found
         return Scored(result.token_id, scores + result.scores) if isinstance(result, Scored) else Scored(result, scores)
 
-    def _spoil(self, logits: Tensor, rows: Sequence[Row]) -> None:
+    def _spoil(self, logits: Logits, rows: Sequence[Row]) -> None:
         """Make ``logits`` those of a faulty version, where a test has armed it: NaN, or an end that comes too early."""
         for place, row in enumerate(rows):
             fault = failpoints.hit("engine.logits", row.request_id)
             if fault is None:
                 continue
             if fault.action is failpoints.Action.NAN:
-                logits[place] = math.nan
+                logits.values[place] = math.nan
+                logits.greedy[place] = -1
             elif row.output_index >= fault.amount:
-                logits[place, list(self.model.config.eos_token_ids)] += 1e4
+                logits.values[place, list(self._config.eos_token_ids)] += 1e4
+                logits.greedy[place] = int(logits.values[place].argmax())

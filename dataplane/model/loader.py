@@ -13,17 +13,19 @@ from torch import Tensor
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.generation import CONVERT
 from dataplane.contracts.model_config import ConfigError, ModelConfig, add_generation_config, parse_config
-from dataplane.kernels.linear import kernel_name, packed_linear
+from dataplane.kernels.panels import PRECISIONS
 from dataplane.model import runtime_format
+from dataplane.model.architectures import llama
 from dataplane.model.checkpoint import Checkpoint, CheckpointError, weight_files
-from dataplane.model.cpu_runner import CpuRunner
-from dataplane.model.kv_pool import KvPool
-from dataplane.model.llama import Llama
-from dataplane.model.packing import DTYPES, LAYOUT_VERSION, PackingError, packed_tensors
+from dataplane.model.cpu_runner import SCORED_AT_ONCE_TOKENS, CpuRunner
+from dataplane.model.executor import make_executor
+from dataplane.model.kv_pool import DTYPES, KvPool
+from dataplane.model.packing import LAYOUT_VERSION, Packed, PackingError, as_packed, packed_tensors
+from dataplane.model.program import Program
 from dataplane.model.runtime_format import Identity, RuntimeFormatError, RuntimeWeights
 
 Progress = Callable[[str, int, int], None]
-"""Called with a phase (convert, attach, pack), the bytes done and the bytes of the phase."""
+"""Called with a phase (convert, attach), the bytes done and the bytes of the phase."""
 
 _DIGEST = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_-]{0,127}")
 _log = structlog.get_logger(__name__)
@@ -40,33 +42,35 @@ class LoadedModel:
     Attributes:
         config: what the folder says, with the end tokens of ``generation_config.json``.
         context_tokens: most tokens of one sequence: the model's, or less if the settings say so.
-        kernels: which kernels were chosen, for the log and the replica's page.
         kv_dtype: dtype of keys and values in the pool.
-        model: the layers; runners share it.
+        program: the forward pass.
+        weights: mapped from the runtime format; runners share them.
     """
 
     config: ModelConfig
     context_tokens: int
-    kernels: str
     kv_dtype: str
-    model: Llama
+    program: Program
+    weights: Packed
 
     @property
     def kv_dtype_bytes(self) -> int:
         """Bytes of one element of the KV pool."""
         return DTYPES[self.kv_dtype].itemsize
 
-    def make_runner(self, num_blocks: int, block_size: int) -> CpuRunner:
-        """Return a runner with a KV pool of its own.
+    def make_runner(self, num_blocks: int, block_size: int, max_tokens: int, max_num_seqs: int) -> CpuRunner:
+        """Return a runner with a KV pool of its own, for steps of up to ``max_tokens`` of up to ``max_num_seqs`` rows.
 
         Raises:
-            LoadError: no memory for the pool.
+            LoadError: no memory for the pool or a step.
         """
         try:
-            pool = KvPool(self.config, num_blocks, block_size, DTYPES[self.kv_dtype])
+            pool = KvPool(self.program, num_blocks, block_size, self.kv_dtype)
+            max_sampled = max(max_num_seqs, SCORED_AT_ONCE_TOKENS)
+            executor = make_executor(self.program, self.weights, max_tokens, max_sampled, torch.get_num_threads())
         except MemoryError as error:
             raise LoadError(f"{error}; lower --kv-memory-mb") from error
-        return CpuRunner(self.model, pool, self.context_tokens)
+        return CpuRunner(self.config, executor, pool, self.context_tokens)
 
 
 def load(
@@ -85,8 +89,8 @@ def load(
         LoadError: the folder, the settings or the machine do not allow it.
     """
     _check_device(engine.device)
-    if engine.dtype not in DTYPES:
-        raise LoadError(f"dtype {engine.dtype!r} is not supported; supported are {', '.join(DTYPES)}")
+    if engine.dtype not in PRECISIONS:
+        raise LoadError(f"dtype {engine.dtype!r} is not supported; supported are {', '.join(PRECISIONS)}")
     try:
         config = _read_config(model_dir)
         context_tokens = _context_tokens(config, engine.max_model_len)
@@ -94,19 +98,14 @@ def load(
         if not _DIGEST.fullmatch(source):
             raise LoadError(f"{source!r} is not a version digest")
         identity = Identity(source, engine.dtype, LAYOUT_VERSION, config)
-        tensors = _attach_or_convert(model_dir, runtime_dir, identity, progress)
+        program = llama.program(config)
+        tensors = _attach_or_convert(model_dir, runtime_dir, identity, program, progress)
     except ConfigError as error:
         raise LoadError(f"config.json of {model_dir.name}: {error}. {error.mend}") from error
     except (CheckpointError, PackingError, RuntimeFormatError, OSError) as error:
         raise LoadError(f"{model_dir.name} cannot be loaded: {error}") from error
-    kernel = kernel_name(DTYPES[engine.dtype])
-    return LoadedModel(
-        config=config,
-        context_tokens=context_tokens,
-        kernels=f"cpu, linear {kernel}, attention sdpa-gathered, kv {engine.dtype}, {torch.get_num_threads()} threads",
-        kv_dtype=engine.dtype,
-        model=_build(config, tensors, progress),
-    )
+    kv_dtype = engine.dtype if engine.dtype in DTYPES else "fp16"
+    return LoadedModel(config, context_tokens, kv_dtype, program, as_packed(program, engine.dtype, tensors))
 
 
 def _check_device(device: str) -> None:
@@ -140,7 +139,9 @@ def _identity(model_dir: Path) -> str:
     return f"local-{identity.hexdigest()[:32]}"
 
 
-def _attach_or_convert(model_dir: Path, runtime_dir: Path, identity: Identity, progress: Progress) -> dict[str, Tensor]:
+def _attach_or_convert(
+    model_dir: Path, runtime_dir: Path, identity: Identity, program: Program, progress: Progress
+) -> dict[str, Tensor]:
     folder = runtime_dir / identity.folder_name
     try:
         return _attach(folder, identity, progress)
@@ -159,7 +160,7 @@ def _attach_or_convert(model_dir: Path, runtime_dir: Path, identity: Identity, p
         progress(CONVERT, done_bytes, checkpoint.total_bytes)
         return tensor
 
-    runtime_format.write(folder, identity, packed_tensors(identity.config, identity.dtype, read))
+    runtime_format.write(folder, identity, packed_tensors(identity.config, program, identity.dtype, read))
     return _attach(folder, identity, progress)
 
 
@@ -172,16 +173,3 @@ def _attach(folder: Path, identity: Identity, progress: Progress) -> dict[str, T
         done_bytes += tensor.nbytes
         progress("attach", done_bytes, weights.header.blob_bytes)
     return tensors
-
-
-def _build(config: ModelConfig, tensors: dict[str, Tensor], progress: Progress) -> Llama:
-    total_bytes = sum(tensor.nbytes for name, tensor in tensors.items() if name.endswith(".weight"))
-    done_bytes = 0
-
-    def made(name: str) -> None:
-        nonlocal done_bytes
-        done_bytes += tensors[name].nbytes
-        progress("pack", done_bytes, total_bytes)
-
-    with torch.inference_mode():
-        return Llama.from_tensors(config, tensors, packed_linear, made)

@@ -1,77 +1,80 @@
-"""Which tensors the runtime format holds, and how they are made of a Hugging Face checkpoint's.
+"""What the runtime format holds: the matrices of a program packed for the kernels, and its vectors in fp32."""
 
-Query, key and value become one matrix, gate and up another; rotary pairs become neighbours; matrices are cast to the
-runtime dtype. Norms and biases stay fp32: they are small, and activations are fp32.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dataplane.contracts.model_config import ModelConfig
-from dataplane.kernels.linear import MAX_HALF
-from dataplane.kernels.rotary import interleave_pairs
+from dataplane.kernels import panels
+from dataplane.model.architectures import llama
+from dataplane.model.program import Embed, Linear, Program
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 """Part of a runtime folder's name: raise it with any change of names, order or meaning of the tensors."""
-
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class PackingError(ValueError):
-    """Weights that the runtime dtype cannot hold; the message says which and what to do."""
+    """Weights that the precision cannot hold; the message says which and what to do."""
 
 
-def packed_tensors(config: ModelConfig, dtype: str, read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Weights ready for an executor.
+
+    Attributes:
+        matrices: by name: packed (:mod:`dataplane.kernels.panels`), its precision, outputs, inputs.
+        vectors: by name, fp32; biases are filled up with zeros to whole panels.
+    """
+
+    matrices: Mapping[str, tuple[Tensor, str, int, int]]
+    vectors: Mapping[str, Tensor]
+
+
+def packed_tensors(
+    config: ModelConfig, program: Program, precision: str, read: Callable[[str], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
     """Yield the runtime tensors by name in the order of their use; ``read`` returns a checkpoint tensor.
 
     Raises:
-        PackingError: a weight too large for a 16-bit dtype.
+        PackingError: a weight too large for the precision.
     """
-    yield "embedding.weight", _cast("model.embed_tokens.weight", read("model.embed_tokens.weight"), dtype)
-    for layer in range(config.num_layers):
-        yield from _packed_layer(config, dtype, read, f"model.layers.{layer}", f"layers.{layer}")
-    yield "norm", read("model.norm.weight").float()
-    if not config.tied_embeddings:
-        yield "head.weight", _cast("lm_head.weight", read("lm_head.weight"), dtype)
+    matrices = matrix_shapes(program)
+    for name, tensor in llama.tensors(config, read):
+        if name not in matrices:
+            yield name, _vector(name, tensor)
+            continue
+        try:
+            yield name, panels.pack(tensor, precision)
+        except ValueError as error:
+            raise PackingError(f"{name}: {error}") from error
 
 
-def _packed_layer(
-    config: ModelConfig, dtype: str, read: Callable[[str], Tensor], source: str, target: str
-) -> Iterator[tuple[str, Tensor]]:
-    def rotary(tensor: Tensor) -> Tensor:
-        return interleave_pairs(tensor, config.head_dim)
-
-    def qkv(kind: str) -> Tensor:
-        query, key, value = (read(f"{source}.self_attn.{part}_proj.{kind}") for part in "qkv")
-        return torch.cat((rotary(query), rotary(key), value))
-
-    def gate_up(kind: str) -> Tensor:
-        return torch.cat([read(f"{source}.mlp.{part}_proj.{kind}") for part in ("gate", "up")])
-
-    def attention_out(kind: str) -> Tensor:
-        return read(f"{source}.self_attn.o_proj.{kind}")
-
-    def down(kind: str) -> Tensor:
-        return read(f"{source}.mlp.down_proj.{kind}")
-
-    yield f"{target}.attention_norm", read(f"{source}.input_layernorm.weight").float()
-    yield from _linear(f"{target}.qkv", qkv, dtype, config.attention_bias)
-    yield from _linear(f"{target}.attention_out", attention_out, dtype, config.attention_bias)
-    yield f"{target}.mlp_norm", read(f"{source}.post_attention_layernorm.weight").float()
-    yield from _linear(f"{target}.gate_up", gate_up, dtype, config.mlp_bias)
-    yield from _linear(f"{target}.down", down, dtype, config.mlp_bias)
+def as_packed(program: Program, precision: str, tensors: Mapping[str, Tensor]) -> Packed:
+    """Tell the matrices of ``tensors``, as :func:`packed_tensors` yields them, from the vectors."""
+    shapes = matrix_shapes(program)
+    return Packed(
+        matrices={name: (tensors[name], precision, *shape) for name, shape in shapes.items()},
+        vectors={name: tensor for name, tensor in tensors.items() if name not in shapes},
+    )
 
 
-def _linear(name: str, make: Callable[[str], Tensor], dtype: str, biased: bool) -> Iterator[tuple[str, Tensor]]:
-    yield f"{name}.weight", _cast(name, make("weight"), dtype)
-    if biased:
-        yield f"{name}.bias", make("bias").float()
+def matrix_shapes(program: Program) -> dict[str, tuple[int, int]]:
+    """Return (outputs, inputs) of each matrix of a program by name."""
+    shapes: dict[str, tuple[int, int]] = {}
+    for operation in program.operations:
+        match operation:
+            case Embed():
+                shapes.setdefault(operation.weight, (program.widths["logits"], program.widths[operation.target]))
+            case Linear():
+                outputs = program.widths[operation.target]
+                shapes[operation.weight] = (outputs * 2 if operation.gated else outputs, program.widths[operation.source])
+    return shapes
 
 
-def _cast(name: str, tensor: Tensor, dtype: str) -> Tensor:
-    # bf16 reaches further than fp16, but the CPU kernel holds both as fp16
-    if dtype != "fp32" and tensor.abs().amax().item() > MAX_HALF:
-        raise PackingError(f"{name} holds values beyond {MAX_HALF:.0f}, too large for {dtype} on CPU; run it as fp32")
-    return tensor.to(DTYPES[dtype])
+def _vector(name: str, tensor: Tensor) -> Tensor:
+    vector = tensor.float()
+    if not name.endswith(".bias"):
+        return vector
+    return torch.nn.functional.pad(vector, (0, -len(vector) % panels.PANEL))

@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from dataplane.contracts.model_config import ModelConfig
-from dataplane.model.packing import DTYPES
 
 ALIGNMENT_BYTES = 64
 _HEADER, _BLOB = "header.json", "weights.bin"
 _TEMPORARY = ".partial-"
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "bytes": torch.uint8}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class RuntimeFormatError(ValueError):
@@ -102,7 +102,7 @@ class RuntimeWeights:
             RuntimeFormatError: the bytes of a tensor are not those that were written.
         """
         for entry in self.header.tensors:
-            dtype = DTYPES[entry.dtype]
+            dtype = _DTYPES[entry.dtype]
             size_bytes = torch.Size(entry.shape).numel() * dtype.itemsize
             raw = self._blob[entry.offset_bytes : entry.offset_bytes + size_bytes]
             if hashlib.sha256(raw.numpy().data).hexdigest() != entry.sha256:

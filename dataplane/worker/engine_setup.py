@@ -75,12 +75,13 @@ def set_up(request: LoadModel, progress: Callable[[str, int, int], None]) -> Set
         step_token_budget=max(memory.STEP_TOKENS, settings.max_num_seqs),
         prefix_cache=settings.prefix_cache,
     )
+    runner = model.make_runner(num_blocks, settings.block_size, config.step_token_budget, config.max_num_seqs)
     return Setup(
         request=request,
-        runner=model.make_runner(num_blocks, settings.block_size),
+        runner=runner,
         config=config,
         eos_token_ids=tuple(model.config.eos_token_ids),
-        kernels=model.kernels,
+        kernels=f"cpu, weights {settings.dtype}, kv {model.kv_dtype}, {runner.kernels}",
     )
 
 

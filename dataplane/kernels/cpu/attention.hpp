@@ -1,0 +1,340 @@
+// Attention that reads the paged KV pool directly (paged: Kwon et al., 2023; the softmax of parts: Milakov and
+// Gimelshein, 2018; grouped queries: Ainslie et al., 2023).
+//
+//   pool of a layer: [block][slot][K heads | V heads], a head `dim` elements; int8 with one fp32 scale for each head of a
+//   slot beside it: [block][slot][2][kv_heads].
+//
+// A context is cut at multiples of kSplit positions. Every part is computed by itself, then the parts are merged in their
+// order, by one thread or by several: a row's result is the same bits alone and among others, in a chunk of a prompt and
+// as a decode step.
+#pragma once
+
+#include <algorithm>
+#include <cfloat>
+
+#include "linear.hpp"
+#include "simd.hpp"
+
+namespace pagoda {
+
+inline constexpr int kSplit = 256;    // positions of a part
+inline constexpr int kTile = 32;      // positions widened to fp32 at a time
+inline constexpr int kQueries = 8;    // queries of a prompt that are computed together
+inline constexpr int kMaxGroup = 64;  // query heads of one KV head
+inline constexpr int kMaxDim = 1024;
+
+enum class KvType : int32_t { kFp32 = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3 };
+
+struct Pool {
+  uint8_t* data = nullptr;
+  float* scales = nullptr;  // int8 only
+  KvType type = KvType::kFp32;
+  int32_t layers = 0, blocks = 0, block_size = 0, kv_heads = 0, dim = 0;
+
+  static size_t element_bytes(KvType type) { return type == KvType::kFp32 ? 4 : type == KvType::kInt8 ? 1 : 2; }
+  // Index of the first element of a head: `kind` is 0 for keys, 1 for values.
+  size_t head(int layer, size_t slot, int kind, int head) const {
+    return (((size_t(layer) * blocks * block_size + slot) * 2 + kind) * kv_heads + head) * dim;
+  }
+  size_t scale(int layer, size_t slot, int kind, int head) const {
+    return ((size_t(layer) * blocks * block_size + slot) * 2 + kind) * kv_heads + head;
+  }
+};
+
+// One sequence's part of a step: `count` tokens from `position` on, its blocks in `table`.
+struct Sequence {
+  int32_t first;  // its first token among the step's
+  int32_t count;
+  int32_t position;
+  int32_t blocks;
+  const int32_t* table;
+};
+
+inline size_t slot_of(const Sequence& sequence, int position, int block_size) {
+  return size_t(sequence.table[position / block_size]) * block_size + position % block_size;
+}
+
+inline void write_head(const Pool& pool, int layer, size_t slot, int kind, int head, const float* values) {
+  const size_t at = pool.head(layer, slot, kind, head);
+  const int dim = pool.dim;
+  switch (pool.type) {
+    case KvType::kFp32: std::memcpy(reinterpret_cast<float*>(pool.data) + at, values, sizeof(float) * dim); return;
+    case KvType::kFp16:
+      for (int i = 0; i < dim; ++i) reinterpret_cast<uint16_t*>(pool.data)[at + i] = Fp16::narrow(values[i]);
+      return;
+    case KvType::kBf16:
+      for (int i = 0; i < dim; ++i) reinterpret_cast<uint16_t*>(pool.data)[at + i] = Bf16::narrow(values[i]);
+      return;
+    case KvType::kInt8: {
+      float most = 0;
+      bool finite = true;
+      for (int i = 0; i < dim; ++i) {
+        most = std::max(most, std::fabs(values[i]));
+        finite &= std::isfinite(values[i]);
+      }
+      const float inverse = most > 0 && finite ? 127.0f / most : 0.0f;
+      pool.scales[pool.scale(layer, slot, kind, head)] = finite ? most / 127.0f : NAN;
+      for (int i = 0; i < dim; ++i) {
+        reinterpret_cast<int8_t*>(pool.data)[at + i] = static_cast<int8_t>(std::nearbyint(values[i] * inverse));
+      }
+    }
+  }
+}
+
+namespace detail {
+
+inline void widen_head(const Pool& pool, int layer, size_t slot, int kind, int head, float* to) {
+  const size_t at = pool.head(layer, slot, kind, head);
+  const int dim = pool.dim;
+  switch (pool.type) {
+    case KvType::kFp32: std::memcpy(to, reinterpret_cast<const float*>(pool.data) + at, sizeof(float) * dim); return;
+    case KvType::kFp16: {
+      const auto* from = reinterpret_cast<const uint16_t*>(pool.data) + at;
+      for (int i = 0; i < dim; i += 8) _mm256_storeu_ps(to + i, Fp16::load8(from + i));
+      return;
+    }
+    case KvType::kBf16: {
+      const auto* from = reinterpret_cast<const uint16_t*>(pool.data) + at;
+      for (int i = 0; i < dim; i += 8) _mm256_storeu_ps(to + i, Bf16::load8(from + i));
+      return;
+    }
+    case KvType::kInt8: {
+      const auto* from = reinterpret_cast<const int8_t*>(pool.data) + at;
+      const __m256 scale = _mm256_set1_ps(pool.scales[pool.scale(layer, slot, kind, head)]);
+      for (int i = 0; i < dim; i += 8) {
+        const __m256i codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i)));
+        _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_cvtepi32_ps(codes), scale));
+      }
+    }
+  }
+}
+
+// scores[r][0..4) = query r . keys 0..3, for R queries
+template <int R>
+inline void score_four(const float* const* queries, const float* keys, int dim, float scale, float* const* scores) {
+  __m256 sum[R][4];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm256_setzero_ps();
+  for (int i = 0; i < dim; i += 8) {
+    __m256 k[4];
+#pragma GCC unroll 4
+    for (int t = 0; t < 4; ++t) k[t] = _mm256_load_ps(keys + t * dim + i);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const __m256 q = _mm256_loadu_ps(queries[r] + i);
+#pragma GCC unroll 4
+      for (int t = 0; t < 4; ++t) sum[r][t] = _mm256_fmadd_ps(q, k[t], sum[r][t]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(sum[r][0], sum[r][1]), _mm256_hadd_ps(sum[r][2], sum[r][3]));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+    _mm_storeu_ps(scores[r], _mm_mul_ps(four, _mm_set1_ps(scale)));
+  }
+}
+
+// out[r][i..i+8*C) += sum over t of weights[r][t] * values[t][i..]
+template <int R, int C>
+inline void weigh(const float* const* weights, const float* values, int count, int dim, float* const* out) {
+  __m256 sum[R][C];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) sum[r][c] = _mm256_loadu_ps(out[r] + 8 * c);
+  }
+  for (int t = 0; t < count; ++t) {
+    __m256 v[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) v[c] = _mm256_load_ps(values + t * dim + 8 * c);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const __m256 w = _mm256_broadcast_ss(weights[r] + t);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) sum[r][c] = _mm256_fmadd_ps(w, v[c], sum[r][c]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) _mm256_storeu_ps(out[r] + 8 * c, sum[r][c]);
+  }
+}
+
+template <int R>
+inline void weigh_all(const float* const* weights, const float* values, int count, int dim, float* const* out) {
+  int i = 0;
+  float* at[R];
+  for (; i + 16 <= dim; i += 16) {
+    for (int r = 0; r < R; ++r) at[r] = out[r] + i;
+    weigh<R, 2>(weights, values + i, count, dim, at);
+  }
+  if (i < dim) {
+    for (int r = 0; r < R; ++r) at[r] = out[r] + i;
+    weigh<R, 1>(weights, values + i, count, dim, at);
+  }
+}
+
+}  // namespace detail
+
+// What one thread needs to attend; made once, as large as the program's attention asks for.
+struct AttentionScratch {
+  float* tile;     // [kTile, dim], 32-byte aligned
+  float* scores;   // [vectors, kSplit]
+  float* part;     // [vectors, dim]
+  float* running;  // [vectors, dim]
+};
+
+struct Attention {
+  int layer;
+  int heads;       // of queries
+  float scale;     // of the scores
+  float softcap;   // 0: none; else scores become softcap * tanh(score / softcap)
+  int window;      // 0: none; else a query sees its own position and window - 1 before it
+};
+
+// The vectors (query, head of the KV head's group) of one piece of work: queries [begin, end) of a sequence.
+struct Piece {
+  int sequence;
+  int kv_head;
+  int begin, end;
+};
+
+// Attends with a piece's vectors to part `split` of the context.
+// most [vectors], total [vectors]: the greatest score and the sum of the exponentials relative to it; part: the
+// weighted values. A vector that sees nothing of the part has total 0.
+inline void attend_part(const Attention& op, const Pool& pool, const Sequence& sequence, const Piece& piece,
+                        const float* queries, size_t stride, int split, AttentionScratch& scratch, float* most,
+                        float* total) {
+  const int dim = pool.dim, group = op.heads / pool.kv_heads, vectors = (piece.end - piece.begin) * group;
+  const int from = split * kSplit;
+  const int last = sequence.position + piece.end;  // what the last query sees ends here
+  const int until = std::min(from + kSplit, last);
+  const float* query[kQueries * kMaxGroup];
+  int low[kQueries * kMaxGroup], high[kQueries * kMaxGroup];
+  for (int v = 0; v < vectors; ++v) {
+    const int q = piece.begin + v / group;
+    query[v] = queries + size_t(sequence.first + q) * stride + (piece.kv_head * group + v % group) * dim;
+    high[v] = std::min(until, sequence.position + q + 1);
+    low[v] = op.window > 0 ? std::max(from, sequence.position + q + 1 - op.window) : from;
+  }
+  const int seen_from = std::max(from, low[0]) / 4 * 4;  // windows only move on: nobody sees what is before the first's
+  for (int begin = seen_from; begin < until; begin += kTile) {
+    const int count = std::min(kTile, until - begin);
+    for (int t = 0; t < count; ++t) {
+      const size_t slot = slot_of(sequence, begin + t, pool.block_size);
+      detail::widen_head(pool, op.layer, slot, 0, piece.kv_head, scratch.tile + t * dim);
+    }
+    for (int v = 0, run = 0; v < vectors; v += run) {
+      run = detail::run_of(vectors - v, 3);
+      float* to[3];
+      for (int t = 0; t < count; t += 4) {
+        for (int r = 0; r < run; ++r) to[r] = scratch.scores + (v + r) * kSplit + (begin + t - from);
+        const float* keys = scratch.tile + t * dim;
+        if (run == 3) detail::score_four<3>(query + v, keys, dim, op.scale, to);
+        if (run == 2) detail::score_four<2>(query + v, keys, dim, op.scale, to);
+        if (run == 1) detail::score_four<1>(query + v, keys, dim, op.scale, to);
+      }
+    }
+  }
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const int first8 = (seen_from - from) / 8 * 8, end8 = (until - from + 7) / 8 * 8;
+  for (int v = 0; v < vectors; ++v) {
+    float* scores = scratch.scores + v * kSplit;
+    const __m256i least = _mm256_set1_epi32(low[v] - from - 1), bound = _mm256_set1_epi32(high[v] - from);
+    const __m256 nothing = _mm256_set1_ps(-INFINITY);
+    __m256 greatest = nothing;
+    for (int t = first8; t < end8; t += 8) {
+      __m256 s = _mm256_loadu_ps(scores + t);
+      if (op.softcap > 0) {
+        s = _mm256_mul_ps(tanh8(_mm256_div_ps(s, _mm256_set1_ps(op.softcap))), _mm256_set1_ps(op.softcap));
+      }
+      const __m256i place = _mm256_add_epi32(lanes, _mm256_set1_epi32(t));
+      const __m256i seen = _mm256_and_si256(_mm256_cmpgt_epi32(place, least), _mm256_cmpgt_epi32(bound, place));
+      s = _mm256_blendv_ps(nothing, s, _mm256_castsi256_ps(seen));
+      _mm256_storeu_ps(scores + t, s);
+      greatest = _mm256_max_ps(greatest, s);
+    }
+    most[v] = max8(greatest);
+    total[v] = 0;
+    float* part = scratch.part + v * dim;
+    std::memset(part, 0, sizeof(float) * dim);
+    if (low[v] >= high[v]) {
+      for (int t = first8; t < end8; ++t) scores[t] = 0;
+      continue;
+    }
+    const __m256 top = _mm256_set1_ps(most[v]);
+    __m256 sum = _mm256_setzero_ps();
+    for (int t = first8; t < end8; t += 8) {
+      const __m256 weight = exp8(_mm256_sub_ps(_mm256_loadu_ps(scores + t), top));
+      _mm256_storeu_ps(scores + t, weight);
+      sum = _mm256_add_ps(sum, weight);
+    }
+    total[v] = sum8(sum);
+  }
+  for (int begin = seen_from; begin < until; begin += kTile) {
+    const int count = std::min(kTile, until - begin);
+    for (int t = 0; t < count; ++t) {
+      const size_t slot = slot_of(sequence, begin + t, pool.block_size);
+      detail::widen_head(pool, op.layer, slot, 1, piece.kv_head, scratch.tile + t * dim);
+    }
+    for (int v = 0, run = 0; v < vectors; v += run) {
+      run = detail::run_of(vectors - v, 3);
+      const float* weights[3];
+      float* to[3];
+      for (int r = 0; r < run; ++r) {
+        weights[r] = scratch.scores + (v + r) * kSplit + (begin - from);
+        to[r] = scratch.part + (v + r) * dim;
+      }
+      if (run == 3) detail::weigh_all<3>(weights, scratch.tile, count, dim, to);
+      if (run == 2) detail::weigh_all<2>(weights, scratch.tile, count, dim, to);
+      if (run == 1) detail::weigh_all<1>(weights, scratch.tile, count, dim, to);
+    }
+  }
+}
+
+// Merges one part into what runs: (most, total, values) += (part_most, part_total, part).
+inline void merge_part(float& most, float& total, float* values, float part_most, float part_total, const float* part,
+                       int dim) {
+  if (part_total == 0) return;
+  if (total == 0) {
+    most = part_most;
+    total = part_total;
+    std::memcpy(values, part, sizeof(float) * dim);
+    return;
+  }
+  const float top = std::max(most, part_most);
+  const __m256 old_weight = exp8(_mm256_set1_ps(most - top)), new_weight = exp8(_mm256_set1_ps(part_most - top));
+  for (int i = 0; i < dim; i += 8) {
+    const __m256 added = _mm256_mul_ps(_mm256_loadu_ps(part + i), new_weight);
+    _mm256_storeu_ps(values + i, _mm256_fmadd_ps(_mm256_loadu_ps(values + i), old_weight, added));
+  }
+  total = total * _mm256_cvtss_f32(old_weight) + part_total * _mm256_cvtss_f32(new_weight);
+  most = top;
+}
+
+// Attends with a whole piece and writes [query][head][dim] rows of `out`.
+inline void attend(const Attention& op, const Pool& pool, const Sequence& sequence, const Piece& piece,
+                   const float* queries, size_t stride, float* out, size_t out_stride, AttentionScratch& scratch) {
+  const int dim = pool.dim, group = op.heads / pool.kv_heads, vectors = (piece.end - piece.begin) * group;
+  float most[kQueries * kMaxGroup], total[kQueries * kMaxGroup];
+  float part_most[kQueries * kMaxGroup], part_total[kQueries * kMaxGroup];
+  for (int v = 0; v < vectors; ++v) total[v] = 0;
+  const int first_seen = op.window > 0 ? std::max(0, sequence.position + piece.begin + 1 - op.window) : 0;
+  const int splits = (sequence.position + piece.end + kSplit - 1) / kSplit;
+  for (int split = first_seen / kSplit; split < splits; ++split) {
+    attend_part(op, pool, sequence, piece, queries, stride, split, scratch, part_most, part_total);
+    for (int v = 0; v < vectors; ++v) {
+      merge_part(most[v], total[v], scratch.running + v * dim, part_most[v], part_total[v], scratch.part + v * dim, dim);
+    }
+  }
+  for (int v = 0; v < vectors; ++v) {
+    const int q = piece.begin + v / group;
+    float* to = out + size_t(sequence.first + q) * out_stride + (piece.kv_head * group + v % group) * dim;
+    const __m256 inverse = _mm256_set1_ps(1.0f / total[v]);
+    const float* from = scratch.running + v * dim;
+    for (int i = 0; i < dim; i += 8) _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_loadu_ps(from + i), inverse));
+  }
+}
+
+}  // namespace pagoda

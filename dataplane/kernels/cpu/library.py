@@ -1,0 +1,64 @@
+"""The compiled kernels as a C library, and the structs that cross the border (``program.cpp``)."""
+
+import ctypes
+import importlib.util
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_void_p
+from functools import cache
+from typing import ClassVar
+
+_MODULE = "dataplane.kernels.cpu._kernels"
+
+
+class Operation(Structure):
+    """``Operation`` of ``program.cpp``."""
+
+    _fields_: ClassVar = [
+        *((name, c_int32) for name in (
+            "kind", "source", "target", "accumulate", "inputs", "outputs", "weight_type", "activation", "gated", "layer",
+            "heads", "window", "norm", "angles",
+        )),
+        *((name, c_float) for name in ("epsilon", "scale", "softcap")),
+        ("reserved", c_int32),
+        *((name, c_void_p) for name in ("weight", "bias", "norm_weight", "norm_bias", "extra")),
+    ]  # fmt: skip
+
+
+class Step(Structure):
+    """``Step`` of ``program.cpp``."""
+
+    _fields_: ClassVar = [
+        *((name, c_int32) for name in ("tokens", "sequences")),
+        *((name, c_void_p) for name in ("token_ids", "sequence")),
+    ]
+
+
+class Pool(Structure):
+    """``Pool`` of ``attention.hpp``."""
+
+    _fields_: ClassVar = [
+        ("data", c_void_p),
+        ("scales", c_void_p),
+        *((name, c_int32) for name in ("type", "layers", "blocks", "block_size", "kv_heads", "dim")),
+    ]
+
+
+@cache
+def load_library() -> ctypes.CDLL | None:
+    """Return the compiled kernels, or None where they were not built or this processor lacks AVX2, FMA or F16C."""
+    spec = importlib.util.find_spec(_MODULE)
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        library = ctypes.CDLL(spec.origin)
+    except OSError:  # built for another machine
+        return None
+    if not library.pagoda_supported():
+        return None
+    library.pagoda_program.restype = c_void_p
+    library.pagoda_program.argtypes = [POINTER(Operation), c_int, c_void_p, c_void_p, c_int, c_int, c_int, c_int]
+    library.pagoda_free.argtypes = [c_void_p]
+    library.pagoda_run.argtypes = [c_void_p, POINTER(Step), POINTER(Pool)]
+    library.pagoda_finish.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
+    library.pagoda_values.restype = POINTER(c_float)
+    library.pagoda_values.argtypes = [c_void_p, c_int]
+    return library

@@ -1,0 +1,286 @@
+// Linear layers on weights packed in panels of 16 output channels.
+//
+//   fp32, fp16, bf16   panel: [inputs][16]; products in fp32.
+//   int8, int4         panel: groups of inputs, each [16 scales fp16][16 minimums fp16 (int4 only)][codes].
+//     codes of int8    [inputs of the group / 2][16 channels][2 inputs], signed; value = scale * code.
+//     codes of int4    [inputs of the group / 4][32 bytes]: the low nibbles are those of inputs 0 and 1, the high ones
+//                      those of 2 and 3, each as [16 channels][2 inputs]; value = minimum + scale * code, code 0..15.
+//     Activations become int16 with a scale for each row and group. A product of int16 pairs accumulates exactly in
+//     int32 (VPMADDWD), twice as many a cycle as fp32 FMA, and 15 bits of activation cost no quality.
+//
+// A panel's channels come one after the other in memory, so a decode step reads each weight once, in order.
+#pragma once
+
+#include <algorithm>
+
+#include "simd.hpp"
+
+namespace pagoda {
+
+inline constexpr int kPanel = 16;   // output channels of a panel
+inline constexpr int kRows = 96;    // rows computed against a panel before the next: they and it stay in L2
+inline constexpr int kInputs = 256; // inputs of a panel that are expanded at a time: they stay in L1
+
+enum class WeightType : int32_t { kFp32 = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
+
+inline constexpr int group_inputs(WeightType type) {
+  return type == WeightType::kInt8 ? 64 : type == WeightType::kInt4 ? 32 : 1;
+}
+
+inline constexpr size_t group_bytes(WeightType type) {
+  return type == WeightType::kInt8 ? 32 + 64 * kPanel : type == WeightType::kInt4 ? 64 + 32 * kPanel / 2 : 0;
+}
+
+inline bool quantised(WeightType type) { return type >= WeightType::kInt8; }
+
+inline size_t panel_bytes(WeightType type, int inputs) {
+  switch (type) {
+    case WeightType::kFp32:
+      return size_t(inputs) * kPanel * 4;
+    case WeightType::kFp16:
+    case WeightType::kBf16:
+      return size_t(inputs) * kPanel * 2;
+    default:
+      return size_t(inputs + group_inputs(type) - 1) / group_inputs(type) * group_bytes(type);
+  }
+}
+
+// Rows as a linear layer reads them: fp32, or int16 codes with a scale for each group and the sum of each group.
+struct Inputs {
+  const float* rows = nullptr;  // [n, stride]
+  size_t stride = 0;
+  const int16_t* codes = nullptr;  // [n, padded]
+  const float* scales = nullptr;   // [n, groups]
+  const float* sums = nullptr;     // [n, groups]
+  int padded = 0;
+  int groups = 0;
+};
+
+// Writes one row's codes, scales and sums. `row` has `width` values; the last group is filled up with zeros.
+inline void quantise_row(const float* row, int width, int group, int16_t* codes, float* scales, float* sums) {
+  for (int begin = 0, g = 0; begin < width; begin += group, ++g) {
+    const int size = std::min(group, width - begin);
+    __m256 most = _mm256_setzero_ps();
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    bool finite = true;
+    for (int i = 0; i < size; i += 8) {
+      const __m256 x = _mm256_and_ps(_mm256_loadu_ps(row + begin + i), magnitude);
+      most = _mm256_max_ps(x, most);  // the second operand is kept where x is NaN
+      finite &= _mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_set1_ps(3.4e38f), _CMP_LE_OQ)) == 0xff;
+    }
+    const float greatest = max8(most);
+    const float inverse = greatest > 0 ? 32767.0f / greatest : 0.0f;
+    int64_t sum = 0;
+    __m256i sum8lanes = _mm256_setzero_si256();
+    for (int i = 0; i < size; i += 8) {
+      const __m256i code = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(row + begin + i), _mm256_set1_ps(inverse)));
+      sum8lanes = _mm256_add_epi32(sum8lanes, code);
+      const __m128i packed = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + begin + i), packed);
+    }
+    for (int i = size; i < group; ++i) codes[begin + i] = 0;
+    alignas(32) int32_t parts[8];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(parts), sum8lanes);
+    for (const int32_t part : parts) sum += part;
+    // a NaN or an infinity must reach the logits, and a code cannot carry it
+    scales[g] = finite ? greatest / 32767.0f : NAN;
+    sums[g] = scales[g] * static_cast<float>(sum);
+  }
+}
+
+namespace detail {
+
+// c[p][m][16] += rows[m][0..inputs) x panel p, the panels `apart` elements from each other.
+//
+// Every sum is one chain of FMAs in the order of the inputs, whatever MR and P are: a row's result is the same bits alone
+// and among others. One chain waits for itself, so few rows take several panels at once.
+template <int MR, int P, class Weights>
+inline void multiply(const float* rows, size_t stride, const typename Weights::Element* panel, size_t apart, int inputs,
+                     float* c) {
+  __m256 sum[MR][2 * P];
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * P; ++i) sum[m][i] = _mm256_loadu_ps(c + (i / 2 * MR + m) * kPanel + i % 2 * 8);
+  }
+  for (int k = 0; k < inputs; ++k, panel += kPanel) {
+    __m256 w[2 * P];
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * P; ++i) w[i] = Weights::load8(panel + i / 2 * apart + i % 2 * 8);
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m) {
+      const __m256 x = _mm256_broadcast_ss(rows + m * stride + k);
+#pragma GCC unroll 8
+      for (int i = 0; i < 2 * P; ++i) sum[m][i] = _mm256_fmadd_ps(x, w[i], sum[m][i]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * P; ++i) _mm256_storeu_ps(c + (i / 2 * MR + m) * kPanel + i % 2 * 8, sum[m][i]);
+  }
+}
+
+// How many rows a run computes when `n` are left: the runs of a panel are even, for a short one is a slow one.
+inline int run_of(int n, int most) {
+  const int runs = (n + most - 1) / most;
+  return (n + runs - 1) / runs;
+}
+
+template <class Weights>
+inline void multiply_rows(const float* rows, size_t stride, const typename Weights::Element* panel, int inputs, int n,
+                          float* c) {
+  for (int m = 0, run = 0; m < n; m += run) {
+    run = run_of(n - m, 6);
+    const float* from = rows + m * stride;
+    float* to = c + m * kPanel;
+    switch (run) {
+      case 1: multiply<1, 1, Weights>(from, stride, panel, 0, inputs, to); break;
+      case 2: multiply<2, 1, Weights>(from, stride, panel, 0, inputs, to); break;
+      case 3: multiply<3, 1, Weights>(from, stride, panel, 0, inputs, to); break;
+      case 4: multiply<4, 1, Weights>(from, stride, panel, 0, inputs, to); break;
+      case 5: multiply<5, 1, Weights>(from, stride, panel, 0, inputs, to); break;
+      default: multiply<6, 1, Weights>(from, stride, panel, 0, inputs, to);
+    }
+  }
+}
+
+template <class Weights>
+inline void panel_floats(const Inputs& in, const void* panel, int inputs, int first, int n, float* c) {
+  using Element = typename Weights::Element;
+  constexpr int kDirect = 12;  // up to so many rows, expanding in registers each time is cheaper than once to memory
+  const auto* weights = static_cast<const Element*>(panel);
+  alignas(64) float expanded[kInputs * kPanel];
+  for (int k = 0; k < inputs; k += kInputs) {
+    const int size = std::min(kInputs, inputs - k);
+    const float* rows = in.rows + first * in.stride + k;
+    const Element* part = weights + size_t(k) * kPanel;
+    if (std::is_same_v<Element, float> || n <= kDirect) {
+      multiply_rows<Weights>(rows, in.stride, part, size, n, c);
+      continue;
+    }
+    for (int i = 0; i < size * kPanel; i += 8) _mm256_store_ps(expanded + i, Weights::load8(part + i));
+    multiply_rows<Fp32>(rows, in.stride, expanded, size, n, c);
+  }
+}
+
+template <class Weights>
+inline void panels_floats(const Inputs& in, const void* panel, int panels, int inputs, int first, int n, float* c) {
+  using Element = typename Weights::Element;
+  const auto* weights = static_cast<const Element*>(panel);
+  const float* rows = in.rows + first * in.stride;
+  const size_t apart = size_t(inputs) * kPanel;
+  if (n == 1 && panels == 4) return multiply<1, 4, Weights>(rows, in.stride, weights, apart, inputs, c);
+  if (n == 2 && panels == 4) {
+    multiply<2, 2, Weights>(rows, in.stride, weights, apart, inputs, c);
+    return multiply<2, 2, Weights>(rows, in.stride, weights + 2 * apart, apart, inputs, c + 4 * kPanel);
+  }
+  for (int p = 0; p < panels; ++p) panel_floats<Weights>(in, weights + p * apart, inputs, first, n, c + p * n * kPanel);
+}
+
+// Two inputs of 16 channels as int16, pair after pair: what VPMADDWD takes.
+template <WeightType type>
+inline void expand_group(const uint8_t* codes, int16_t* to) {
+  auto* out = reinterpret_cast<__m256i*>(to);
+  if constexpr (type == WeightType::kInt8) {
+    for (int i = 0; i < 64 * kPanel / 16; ++i) {
+      const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes) + i);
+      _mm256_store_si256(out + i, _mm256_cvtepi8_epi16(packed));
+    }
+  } else {
+    const __m256i nibble = _mm256_set1_epi8(15);
+    for (int quad = 0; quad < 8; ++quad) {
+      const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes) + quad);
+      const __m256i low = _mm256_and_si256(both, nibble);
+      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
+      _mm256_store_si256(out + 4 * quad, _mm256_cvtepu8_epi16(_mm256_castsi256_si128(low)));
+      _mm256_store_si256(out + 4 * quad + 1, _mm256_cvtepu8_epi16(_mm256_extracti128_si256(low, 1)));
+      _mm256_store_si256(out + 4 * quad + 2, _mm256_cvtepu8_epi16(_mm256_castsi256_si128(high)));
+      _mm256_store_si256(out + 4 * quad + 3, _mm256_cvtepu8_epi16(_mm256_extracti128_si256(high, 1)));
+    }
+  }
+}
+
+inline __m256i pair(const int16_t* codes) {
+  int32_t both;
+  std::memcpy(&both, codes, sizeof both);
+  return _mm256_set1_epi32(both);
+}
+
+// c[m][16] += scale of row and channel x (codes of the rows x codes of the group) [+ minimum x sum of the row]
+template <int MR, WeightType type>
+inline void multiply_group(const Inputs& in, int first, int group, const uint8_t* header, const int16_t* weights,
+                           float* c) {
+  constexpr int kPairs = group_inputs(type) / 2;
+  __m256i sum[MR][2];
+  for (auto& row : sum) row[0] = row[1] = _mm256_setzero_si256();
+  const int16_t* codes = in.codes + size_t(first) * in.padded + group * group_inputs(type);
+  for (int k = 0; k < kPairs; ++k) {
+    const __m256i w0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(weights) + 2 * k);
+    const __m256i w1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(weights) + 2 * k + 1);
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m) {
+      const __m256i x = pair(codes + size_t(m) * in.padded + 2 * k);
+      sum[m][0] = _mm256_add_epi32(sum[m][0], _mm256_madd_epi16(x, w0));
+      sum[m][1] = _mm256_add_epi32(sum[m][1], _mm256_madd_epi16(x, w1));
+    }
+  }
+  const auto* halves = reinterpret_cast<const uint16_t*>(header);
+  for (int half = 0; half < 2; ++half) {
+    const __m256 scale = Fp16::load8(halves + 8 * half);
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m) {
+      const size_t at = size_t(first + m) * in.groups + group;
+      const __m256 product = _mm256_cvtepi32_ps(sum[m][half]);
+      float* to = c + m * kPanel + 8 * half;
+      __m256 total = _mm256_fmadd_ps(product, _mm256_mul_ps(scale, _mm256_broadcast_ss(in.scales + at)), _mm256_loadu_ps(to));
+      if constexpr (type == WeightType::kInt4) {
+        total = _mm256_fmadd_ps(Fp16::load8(halves + kPanel + 8 * half), _mm256_broadcast_ss(in.sums + at), total);
+      }
+      _mm256_storeu_ps(to, total);
+    }
+  }
+}
+
+template <WeightType type>
+inline void panel_codes(const Inputs& in, const void* panel, int first, int n, float* c) {
+  constexpr size_t kHeader = type == WeightType::kInt8 ? 32 : 64;
+  alignas(64) int16_t expanded[group_inputs(type) * kPanel];
+  const auto* at = static_cast<const uint8_t*>(panel);
+  for (int group = 0; group < in.groups; ++group, at += group_bytes(type)) {
+    expand_group<type>(at + kHeader, expanded);
+    for (int m = 0, run = 0; m < n; m += run) {
+      run = run_of(n - m, 4);
+      float* to = c + m * kPanel;
+      switch (run) {
+        case 1: multiply_group<1, type>(in, first + m, group, at, expanded, to); break;
+        case 2: multiply_group<2, type>(in, first + m, group, at, expanded, to); break;
+        case 3: multiply_group<3, type>(in, first + m, group, at, expanded, to); break;
+        default: multiply_group<4, type>(in, first + m, group, at, expanded, to);
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+// Computes c [panels, n, 16] = rows first..first+n of `in` x panels that follow each other. Best is kTogether of them.
+inline constexpr int kTogether = 4;
+
+inline void multiply_panels(const Inputs& in, WeightType type, const void* panel, int panels, int inputs, int first,
+                            int n, float* c) {
+  std::memset(c, 0, sizeof(float) * panels * n * kPanel);
+  const auto coded = [&](auto one) {
+    const auto* at = static_cast<const uint8_t*>(panel);
+    for (int p = 0; p < panels; ++p) one(in, at + p * panel_bytes(type, inputs), first, n, c + p * n * kPanel);
+  };
+  switch (type) {
+    case WeightType::kFp32: return detail::panels_floats<Fp32>(in, panel, panels, inputs, first, n, c);
+    case WeightType::kFp16: return detail::panels_floats<Fp16>(in, panel, panels, inputs, first, n, c);
+    case WeightType::kBf16: return detail::panels_floats<Bf16>(in, panel, panels, inputs, first, n, c);
+    case WeightType::kInt8: return coded(detail::panel_codes<WeightType::kInt8>);
+    case WeightType::kInt4: return coded(detail::panel_codes<WeightType::kInt4>);
+  }
+}
+
+}  // namespace pagoda

@@ -1,0 +1,477 @@
+// Runs a program of operations (dataplane.model.program) over the tokens of a step, all threads of a team together.
+//
+// Every operation is one or two phases with a barrier after each. Registers are [tokens, width] fp32; those of sampled
+// operations have a row for each sampled token.
+#include <cstdlib>
+#include <new>
+
+#include "attention.hpp"
+#include "linear.hpp"
+#include "simd.hpp"
+#include "team.hpp"
+
+namespace pagoda {
+
+enum class Kind : int32_t { kEmbed = 0, kAngles = 1, kLinear = 2, kCache = 3, kAttention = 4, kNorm = 5, kSelect = 6, kGreedy = 7 };
+enum class NormKind : int32_t { kNone = 0, kRms = 1, kLayer = 2 };
+
+// Mirrored by dataplane.kernels.cpu.Operation: keep the fields in step.
+struct Operation {
+  int32_t kind;
+  int32_t source;       // register read; -1 where there is none
+  int32_t target;       // register written
+  int32_t accumulate;   // add to the target instead of replacing it
+  int32_t inputs;       // width of the source
+  int32_t outputs;      // width of the target; kLinear: rows of the weight matrix
+  int32_t weight_type;
+  int32_t activation;
+  int32_t gated;        // channels come as 8 of the gate and 8 of what it opens
+  int32_t layer;
+  int32_t heads;        // of queries
+  int32_t window;
+  int32_t norm;
+  int32_t angles;       // register of cosines and sines; -1: no rotary positions
+  float epsilon;
+  float scale;
+  float softcap;
+  int32_t reserved;
+  const void* weight;
+  const float* bias;
+  const float* norm_weight;
+  const float* norm_bias;
+  const float* extra;   // kEmbed: learned positions; kAngles: frequencies; kCache: norm of keys (norm_weight: of queries)
+};
+
+struct Step {
+  int32_t tokens;
+  int32_t sequences;
+  const int32_t* token_ids;
+  const Sequence* sequence;  // in the order of their tokens
+};
+
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+float* floats(size_t count) {
+  void* memory = std::aligned_alloc(kAlignment, (count * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return static_cast<float*>(memory);
+}
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Buffer = std::unique_ptr<float, Free>;
+
+void normalise(NormKind kind, const float* from, const float* weight, const float* bias, int width, float epsilon,
+               float* to) {
+  __m256 sum = _mm256_setzero_ps(), square = _mm256_setzero_ps();
+  float mean = 0;
+  if (kind == NormKind::kLayer) {
+    for (int i = 0; i < width; i += 8) sum = _mm256_add_ps(sum, _mm256_loadu_ps(from + i));
+    mean = sum8(sum) / width;
+  }
+  const __m256 middle = _mm256_set1_ps(mean);
+  for (int i = 0; i < width; i += 8) {
+    const __m256 x = _mm256_sub_ps(_mm256_loadu_ps(from + i), middle);
+    square = _mm256_fmadd_ps(x, x, square);
+  }
+  const __m256 factor = _mm256_set1_ps(1.0f / std::sqrt(sum8(square) / width + epsilon));
+  for (int i = 0; i < width; i += 8) {
+    const __m256 x = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(from + i), middle), factor);
+    const __m256 scaled = _mm256_mul_ps(x, _mm256_loadu_ps(weight + i));
+    _mm256_storeu_ps(to + i, bias == nullptr ? scaled : _mm256_add_ps(scaled, _mm256_loadu_ps(bias + i)));
+  }
+}
+
+// One row of a matrix packed in panels.
+void read_row(WeightType type, const void* weight, int inputs, int row, float* to) {
+  const auto* panel = static_cast<const uint8_t*>(weight) + panel_bytes(type, inputs) * (row / kPanel);
+  const int channel = row % kPanel;
+  for (int k = 0; k < inputs; ++k) {
+    const size_t at = size_t(k) * kPanel + channel;
+    switch (type) {
+      case WeightType::kFp32: to[k] = reinterpret_cast<const float*>(panel)[at]; break;
+      case WeightType::kFp16: to[k] = Fp16::load(reinterpret_cast<const uint16_t*>(panel)[at]); break;
+      case WeightType::kBf16: to[k] = Bf16::load(reinterpret_cast<const uint16_t*>(panel)[at]); break;
+      case WeightType::kInt8: {
+        const uint8_t* group = panel + k / 64 * group_bytes(type);
+        const auto* codes = reinterpret_cast<const int8_t*>(group + 32);
+        const int code = codes[(k % 64 / 2 * kPanel + channel) * 2 + k % 2];
+        to[k] = Fp16::load(reinterpret_cast<const uint16_t*>(group)[channel]) * static_cast<float>(code);
+        break;
+      }
+      case WeightType::kInt4: {
+        const uint8_t* group = panel + k / 32 * group_bytes(type);
+        const auto* halves = reinterpret_cast<const uint16_t*>(group);
+        const uint8_t both = group[64 + k % 32 / 4 * 32 + channel * 2 + k % 2];
+        const int code = k % 4 < 2 ? both & 15 : both >> 4;
+        to[k] = std::fma(Fp16::load(halves[channel]), static_cast<float>(code), Fp16::load(halves[kPanel + channel]));
+      }
+    }
+  }
+}
+
+void rotate(float* head, const float* angles, int dim) {
+  // pairs lie side by side: (x0, x1) becomes (x0 cos - x1 sin, x0 sin + x1 cos)
+  for (int i = 0; i < dim; i += 8) {
+    const __m256 x = _mm256_loadu_ps(head + i), turn = _mm256_loadu_ps(angles + i);
+    const __m256 cosine = _mm256_moveldup_ps(turn), sine = _mm256_movehdup_ps(turn);
+    const __m256 swapped = _mm256_permute_ps(x, 0b10110001);
+    _mm256_storeu_ps(head + i, _mm256_fmaddsub_ps(x, cosine, _mm256_mul_ps(swapped, sine)));
+  }
+}
+
+}  // namespace
+
+class Program {
+ public:
+  Program(const Operation* operations, int count, const int32_t* widths, const int32_t* sampled, int registers,
+          int max_tokens, int max_sampled, int threads)
+      : operations_(operations, operations + count), max_tokens_(max_tokens), max_sampled_(max_sampled),
+        team_(threads), shares_(2 * count), sequence_of_(max_tokens) {
+    for (int i = 0; i < registers; ++i) {
+      widths_.push_back(widths[i]);
+      registers_.emplace_back(floats(size_t(sampled[i] ? max_sampled : max_tokens) * widths[i]));
+    }
+    size_t widest = 0;
+    for (const auto& op : operations_) {
+      widest = std::max<size_t>(widest, op.inputs + 64);
+      if (op.kind == int32_t(Kind::kAttention)) heads_ = std::max(heads_, op.heads);
+    }
+    while (select_ < count && operations_[select_].kind != int32_t(Kind::kSelect)) ++select_;
+    const size_t rows = std::max(max_tokens, max_sampled);
+    normed_.reset(floats(rows * widest));
+    codes_.reset(floats(rows * widest / 2 + kAlignment));
+    scales_.reset(floats(rows * (widest / 32 + 1)));
+    sums_.reset(floats(rows * (widest / 32 + 1)));
+    scratch_.resize(threads);
+  }
+
+  // Runs everything before the selection over the tokens of a step. The pool may move (a sleeping replica gives its
+  // memory back), so every step says where it is.
+  int run(const Step& step, const Pool& pool) {
+    if (step.tokens > max_tokens_) return -1;
+    step_ = step;
+    pool_ = pool;
+    lay_out();
+    execute_all(0, select_, step.tokens);
+    return 0;
+  }
+
+  // Runs the rest for the tokens `at` of the last step: as often as one likes, for tokens in any order.
+  int finish(const int32_t* at, int count, int32_t* greedy) {
+    if (count > max_sampled_) return -1;
+    selected_ = at;
+    greedy_ = greedy;
+    execute_all(select_, static_cast<int>(operations_.size()), count);
+    return 0;
+  }
+
+  const float* values(int index) const { return registers_[index].get(); }
+  int threads() const { return team_.threads(); }
+
+ private:
+  // Which sequence a token is of, and the pieces that attention is cut into: the same for every layer.
+  void lay_out() {
+    pieces_.clear();
+    const int group = pool_.kv_heads ? std::max(1, heads_ / pool_.kv_heads) : 1;
+    const int queries = std::clamp(24 / group, 1, kQueries);
+    for (int s = 0; s < step_.sequences; ++s) {
+      const Sequence& sequence = step_.sequence[s];
+      for (int i = 0; i < sequence.count; ++i) sequence_of_[sequence.first + i] = s;
+      for (int begin = 0; begin < sequence.count; begin += queries) {
+        for (int head = 0; head < pool_.kv_heads; ++head) {
+          pieces_.push_back({s, head, begin, std::min(begin + queries, sequence.count)});
+        }
+      }
+    }
+    for (auto& scratch : scratch_) {
+      if (scratch.memory) continue;
+      const size_t vectors = size_t(queries) * group, dim = pool_.dim;
+      scratch.memory.reset(floats(kTile * dim + vectors * (kSplit + 2 * dim)));
+      float* at = scratch.memory.get();
+      scratch.attention = {at, at + kTile * dim, at + kTile * dim + vectors * kSplit, at + kTile * dim + vectors * (kSplit + dim)};
+    }
+  }
+
+  void execute_all(int first, int last, int rows) {
+    first_ = first;
+    last_ = last;
+    rows_ = rows;
+    for (int i = first; i < last; ++i) {
+      const Operation& op = operations_[i];
+      const int share = std::max(1, rows / (4 * team_.threads()));
+      const bool attends = op.kind == int32_t(Kind::kAttention);
+      shares_[2 * i].open(attends ? static_cast<int>(pieces_.size()) : rows, attends ? 1 : share);
+      if (op.kind == int32_t(Kind::kLinear)) shares_[2 * i + 1].open(blocks_of(rows) * chunks_of(op), 1);
+    }
+    team_.run([](void* self, int thread) { static_cast<Program*>(self)->execute(thread); }, this);
+  }
+
+  static int blocks_of(int rows) { return (rows + kRows - 1) / kRows; }
+  static int panels_of(const Operation& op) { return (op.outputs + kPanel - 1) / kPanel; }
+  static int chunks_of(const Operation& op) { return (panels_of(op) + kTogether - 1) / kTogether; }
+
+  void execute(int thread) {
+    for (int i = first_; i < last_; ++i) {
+      const Operation& op = operations_[i];
+      Shares& share = shares_[2 * i];
+      switch (Kind(op.kind)) {
+        case Kind::kEmbed: each(share, [&](int row) { embed(op, row); }); break;
+        case Kind::kAngles: each(share, [&](int row) { turn(op, row); }); break;
+        case Kind::kCache: each(share, [&](int row) { cache(op, row); }); break;
+        case Kind::kNorm: each(share, [&](int row) { norm(op, row); }); break;
+        case Kind::kSelect: each(share, [&](int row) { select(op, row); }); break;
+        case Kind::kGreedy: each(share, [&](int row) { greedy(op, row); }); break;
+        case Kind::kAttention: attention(op, share, scratch_[thread].attention); break;
+        case Kind::kLinear:
+          if (prepares(op)) {
+            each(share, [&](int row) { prepare(op, row); });
+            team_.barrier();
+          }
+          linear(op, shares_[2 * i + 1]);
+      }
+      team_.barrier();
+    }
+  }
+
+  template <class One>
+  static void each(Shares& share, One one) {
+    int begin, end;
+    while (share.take(begin, end))
+      for (int row = begin; row < end; ++row) one(row);
+  }
+
+  float* row(int index, int at) { return registers_[index].get() + size_t(at) * widths_[index]; }
+
+  int position(int token) const {
+    const Sequence& sequence = step_.sequence[sequence_of_[token]];
+    return sequence.position + token - sequence.first;
+  }
+
+  void embed(const Operation& op, int token) {
+    float* to = row(op.target, token);
+    read_row(WeightType(op.weight_type), op.weight, op.outputs, step_.token_ids[token], to);
+    const float* learned = op.extra == nullptr ? nullptr : op.extra + size_t(position(token)) * op.outputs;
+    for (int i = 0; i < op.outputs; ++i) to[i] = to[i] * op.scale + (learned == nullptr ? 0.0f : learned[i]);
+  }
+
+  // [cos, sin] of each pair. The angle is rounded to fp32 before its cosine is taken, as transformers does.
+  void turn(const Operation& op, int token) {
+    float* to = row(op.target, token);
+    for (int i = 0; i < op.outputs / 2; ++i) {
+      const float angle = static_cast<float>(position(token)) * op.extra[i];
+      to[2 * i] = std::cos(angle) * op.scale;
+      to[2 * i + 1] = std::sin(angle) * op.scale;
+    }
+  }
+
+  // Norm and rotation of a token's queries and keys in place, then its keys and values to the pool.
+  void cache(const Operation& op, int token) {
+    const int dim = pool_.dim;
+    float* heads = row(op.target, token);
+    const Sequence& sequence = step_.sequence[sequence_of_[token]];
+    const size_t slot = slot_of(sequence, position(token), pool_.block_size);
+    for (int head = 0; head < op.heads + pool_.kv_heads; ++head) {
+      float* at = heads + head * dim;
+      const float* weight = head < op.heads ? op.norm_weight : op.extra;
+      if (op.norm != 0) normalise(NormKind(op.norm), at, weight, nullptr, dim, op.epsilon, at);
+      if (op.angles >= 0) rotate(at, row(op.angles, token), dim);
+    }
+    for (int head = 0; head < 2 * pool_.kv_heads; ++head) {
+      const float* from = heads + (op.heads + head) * dim;
+      write_head(pool_, op.layer, slot, head / pool_.kv_heads, head % pool_.kv_heads, from);
+    }
+  }
+
+  void norm(const Operation& op, int at) {
+    float* to = row(op.target, at);
+    const float* from = row(op.source, at);
+    if (op.accumulate == 0) {
+      normalise(NormKind(op.norm), from, op.norm_weight, op.norm_bias, op.inputs, op.epsilon, to);
+      return;
+    }
+    float* own = normed_.get() + size_t(at) * op.inputs;
+    normalise(NormKind(op.norm), from, op.norm_weight, op.norm_bias, op.inputs, op.epsilon, own);
+    for (int i = 0; i < op.inputs; ++i) to[i] += own[i];
+  }
+
+  void select(const Operation& op, int at) {
+    std::memcpy(row(op.target, at), row(op.source, selected_[at]), sizeof(float) * op.inputs);
+  }
+
+  void greedy(const Operation& op, int at) {
+    const float* logits = row(op.source, at);
+    __m256 most = _mm256_set1_ps(-INFINITY), sum = _mm256_setzero_ps();
+    int i = 0;
+    for (; i + 8 <= op.inputs; i += 8) {
+      const __m256 x = _mm256_loadu_ps(logits + i);
+      most = _mm256_max_ps(most, x);
+      sum = _mm256_add_ps(sum, x);
+    }
+    float greatest = max8(most), total = sum8(sum);
+    for (; i < op.inputs; ++i) {
+      greatest = std::max(greatest, logits[i]);
+      total += logits[i];
+    }
+    int token = -1;
+    if (std::isfinite(total)) {
+      for (token = 0; logits[token] != greatest;) ++token;
+    }
+    greedy_[at] = token;
+  }
+
+  bool prepares(const Operation& op) const { return op.norm != 0 || quantised(WeightType(op.weight_type)); }
+
+  void prepare(const Operation& op, int at) {
+    const float* from = row(op.source, at);
+    if (op.norm != 0) {
+      float* to = normed_.get() + size_t(at) * op.inputs;
+      normalise(NormKind(op.norm), from, op.norm_weight, op.norm_bias, op.inputs, op.epsilon, to);
+      from = to;
+    }
+    const WeightType type = WeightType(op.weight_type);
+    if (!quantised(type)) return;
+    const int group = group_inputs(type), groups = (op.inputs + group - 1) / group;
+    quantise_row(from, op.inputs, group, codes() + size_t(at) * groups * group, scales_.get() + size_t(at) * groups,
+                 sums_.get() + size_t(at) * groups);
+  }
+
+  int16_t* codes() { return reinterpret_cast<int16_t*>(codes_.get()); }
+
+  Inputs inputs(const Operation& op) {
+    Inputs in;
+    in.rows = op.norm != 0 ? normed_.get() : registers_[op.source].get();
+    in.stride = op.norm != 0 ? op.inputs : widths_[op.source];
+    const WeightType type = WeightType(op.weight_type);
+    if (quantised(type)) {
+      in.groups = (op.inputs + group_inputs(type) - 1) / group_inputs(type);
+      in.padded = in.groups * group_inputs(type);
+      in.codes = codes();
+      in.scales = scales_.get();
+      in.sums = sums_.get();
+    }
+    return in;
+  }
+
+  void linear(const Operation& op, Shares& share) {
+    alignas(64) float sums[kTogether * kRows * kPanel];
+    const Inputs in = inputs(op);
+    const WeightType type = WeightType(op.weight_type);
+    const size_t bytes = panel_bytes(type, op.inputs);
+    const int rows = rows_, panels = panels_of(op), chunks = chunks_of(op);
+    int task, end;
+    while (share.take(task, end)) {
+      const int first = task / chunks * kRows, count = std::min(kRows, rows - first);
+      const int panel = task % chunks * kTogether, together = std::min(kTogether, panels - panel);
+      const auto* weight = static_cast<const uint8_t*>(op.weight) + bytes * panel;
+      multiply_panels(in, type, weight, together, op.inputs, first, count, sums);
+      for (int p = 0; p < together; ++p) {
+        for (int m = 0; m < count; ++m) store(op, panel + p, sums + (p * count + m) * kPanel, row(op.target, first + m));
+      }
+    }
+  }
+
+  // Bias, activation or gate, and the way into the target.
+  void store(const Operation& op, int panel, const float* sums, float* target) const {
+    __m256 low = _mm256_load_ps(sums), high = _mm256_load_ps(sums + 8);
+    if (op.bias != nullptr) {
+      low = _mm256_add_ps(low, _mm256_loadu_ps(op.bias + panel * kPanel));
+      high = _mm256_add_ps(high, _mm256_loadu_ps(op.bias + panel * kPanel + 8));
+    }
+    const Activation activation = Activation(op.activation);
+    if (op.gated != 0) {
+      _mm256_storeu_ps(target + panel * 8, _mm256_mul_ps(activate8(activation, low), high));
+      return;
+    }
+    low = activate8(activation, low);
+    high = activate8(activation, high);
+    if (op.softcap > 0) {
+      const __m256 cap = _mm256_set1_ps(op.softcap);
+      low = _mm256_mul_ps(tanh8(_mm256_div_ps(low, cap)), cap);
+      high = _mm256_mul_ps(tanh8(_mm256_div_ps(high, cap)), cap);
+    }
+    float* to = target + panel * kPanel;
+    if (panel * kPanel + kPanel > op.outputs) {
+      alignas(32) float both[kPanel];
+      _mm256_store_ps(both, low);
+      _mm256_store_ps(both + 8, high);
+      for (int i = 0; i < op.outputs - panel * kPanel; ++i) to[i] = both[i] + (op.accumulate != 0 ? to[i] : 0.0f);
+      return;
+    }
+    if (op.accumulate != 0) {
+      low = _mm256_add_ps(low, _mm256_loadu_ps(to));
+      high = _mm256_add_ps(high, _mm256_loadu_ps(to + 8));
+    }
+    _mm256_storeu_ps(to, low);
+    _mm256_storeu_ps(to + 8, high);
+  }
+
+  void attention(const Operation& op, Shares& share, AttentionScratch& scratch) {
+    const Attention what{op.layer, op.heads, op.scale, op.softcap, op.window};
+    int begin, end;
+    while (share.take(begin, end)) {
+      const Piece& piece = pieces_[begin];
+      attend(what, pool_, step_.sequence[piece.sequence], piece, registers_[op.source].get(), widths_[op.source],
+             registers_[op.target].get(), widths_[op.target], scratch);
+    }
+  }
+
+  struct Scratch {
+    Buffer memory;
+    AttentionScratch attention{};
+  };
+
+  std::vector<Operation> operations_;
+  int max_tokens_, max_sampled_;
+  int heads_ = 1;
+  std::vector<int32_t> widths_;
+  std::vector<Buffer> registers_;
+  Buffer normed_, codes_, scales_, sums_;
+  Team team_;
+  std::vector<Shares> shares_;
+  std::vector<int32_t> sequence_of_;
+  std::vector<Piece> pieces_;
+  std::vector<Scratch> scratch_;
+  Step step_{};
+  Pool pool_;
+  int select_ = 0;  // index of the selection
+  int first_ = 0, last_ = 0, rows_ = 0;  // what runs now, and over how many rows
+  const int32_t* selected_ = nullptr;
+  int32_t* greedy_ = nullptr;
+};
+
+}  // namespace pagoda
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int pagoda_supported() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+void* pagoda_program(const pagoda::Operation* operations, int count, const int32_t* widths, const int32_t* sampled,
+                     int registers, int max_tokens, int max_sampled, int threads) {
+  try {
+    return new pagoda::Program(operations, count, widths, sampled, registers, max_tokens, max_sampled, threads);
+  } catch (const std::exception&) {
+    return nullptr;  // no memory, or no thread
+  }
+}
+
+void pagoda_free(void* program) { delete static_cast<pagoda::Program*>(program); }
+
+int pagoda_run(void* program, const pagoda::Step* step, const pagoda::Pool* pool) {
+  return static_cast<pagoda::Program*>(program)->run(*step, *pool);
+}
+
+int pagoda_finish(void* program, const int32_t* at, int count, int32_t* greedy) {
+  return static_cast<pagoda::Program*>(program)->finish(at, count, greedy);
+}
+
+const float* pagoda_values(void* program, int index) { return static_cast<pagoda::Program*>(program)->values(index); }
+}
+#pragma GCC visibility pop

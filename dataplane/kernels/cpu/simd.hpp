@@ -1,0 +1,110 @@
+// Eight lanes of fp32: loads that widen, and the functions that have no instruction.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace pagoda {
+
+struct Fp32 {
+  using Element = float;
+  static __m256 load8(const float* from) { return _mm256_loadu_ps(from); }
+  static float load(float from) { return from; }
+  static float narrow(float value) { return value; }
+};
+
+struct Fp16 {
+  using Element = uint16_t;
+  static __m256 load8(const uint16_t* from) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static float load(uint16_t from) { return _cvtsh_ss(from); }
+  static uint16_t narrow(float value) { return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT); }
+};
+
+struct Bf16 {
+  using Element = uint16_t;
+  static __m256 load8(const uint16_t* from) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+  static float load(uint16_t from) {
+    const uint32_t bits = static_cast<uint32_t>(from) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+  // To nearest, ties to even; a NaN stays one.
+  static uint16_t narrow(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
+    return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  }
+};
+
+inline float sum8(__m256 lanes) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline float max8(__m256 lanes) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+// e^x within 2 ulp: Cody-Waite reduction by ln 2 and the minimax polynomial of the Cephes library (Moshier, 1989).
+// Below -87.3 it is 0 where the true value is denormal or less; NaN stays NaN.
+inline __m256 exp8(__m256 x) {
+  const __m256 low = _mm256_set1_ps(-87.33654f), high = _mm256_set1_ps(88.72283f);
+  const __m256 held = _mm256_min_ps(high, _mm256_max_ps(low, x));
+  const __m256 n = _mm256_round_ps(_mm256_mul_ps(held, _mm256_set1_ps(1.44269504f)),
+                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), held);
+  r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);
+  __m256 y = _mm256_set1_ps(1.9875691500e-4f);
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(1.3981999507e-3f));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(8.3334519073e-3f));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(4.1665795894e-2f));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(1.6666665459e-1f));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(5.0000001201e-1f));
+  y = _mm256_add_ps(_mm256_fmadd_ps(y, _mm256_mul_ps(r, r), r), _mm256_set1_ps(1.0f));
+  // 2^n in two factors, since n may be 128
+  const __m256i whole = _mm256_cvtps_epi32(n);
+  const __m256i half = _mm256_srai_epi32(whole, 1);
+  const auto power = [](__m256i e) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23));
+  };
+  y = _mm256_mul_ps(_mm256_mul_ps(y, power(half)), power(_mm256_sub_epi32(whole, half)));
+  y = _mm256_blendv_ps(y, _mm256_setzero_ps(), _mm256_cmp_ps(x, low, _CMP_LT_OQ));
+  return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+inline __m256 sigmoid8(__m256 x) {
+  const __m256 one = _mm256_set1_ps(1.0f);
+  return _mm256_div_ps(one, _mm256_add_ps(one, exp8(_mm256_sub_ps(_mm256_setzero_ps(), x))));
+}
+
+// tanh x = 2 sigmoid(2x) - 1
+inline __m256 tanh8(__m256 x) {
+  return _mm256_fmsub_ps(_mm256_set1_ps(2.0f), sigmoid8(_mm256_add_ps(x, x)), _mm256_set1_ps(1.0f));
+}
+
+enum class Activation : int32_t { kNone = 0, kSilu = 1, kGeluTanh = 2 };
+
+// SiLU (Elfwing et al., 2017), or GELU in its tanh form (Hendrycks and Gimpel, 2016).
+inline __m256 activate8(Activation kind, __m256 x) {
+  if (kind == Activation::kSilu) return _mm256_mul_ps(x, sigmoid8(x));
+  if (kind == Activation::kNone) return x;
+  const __m256 cube = _mm256_mul_ps(_mm256_mul_ps(x, x), x);
+  const __m256 inner = _mm256_mul_ps(_mm256_set1_ps(0.7978845608f), _mm256_fmadd_ps(_mm256_set1_ps(0.044715f), cube, x));
+  const __m256 half = _mm256_mul_ps(_mm256_set1_ps(0.5f), x);
+  return _mm256_fmadd_ps(half, tanh8(inner), half);
+}
+
+}  // namespace pagoda

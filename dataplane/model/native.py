@@ -1,0 +1,213 @@
+"""Runs a program by the C++ kernels, all operations in one call."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dataplane.kernels import panels
+from dataplane.kernels.cpu import library as native
+from dataplane.model.kv_pool import KvPool
+from dataplane.model.logits import Logits
+from dataplane.model.packing import Packed
+from dataplane.model.program import (
+    Angles,
+    Attention,
+    Cache,
+    Embed,
+    Linear,
+    Norm,
+    Normalise,
+    Operation,
+    Program,
+    Select,
+)
+from dataplane.model.step import Step
+
+_EMBED, _ANGLES, _LINEAR, _CACHE, _ATTENTION, _NORM, _SELECT, _GREEDY = range(8)
+_WEIGHT_TYPES: Final = {name: number for number, name in enumerate(panels.PRECISIONS)}
+_KV_TYPES: Final = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3}
+_LANES: Final = 8
+_MAX_GROUP, _MAX_HEAD_DIM = 64, 1024
+
+
+def unsupported(program: Program) -> str:
+    """Return why the kernels cannot run ``program``; empty where they can."""
+    for name, width in program.widths.items():
+        if name != "logits" and width % _LANES:
+            return f"the kernels compute {_LANES} values at a time, and {name} is {width} wide"
+    if program.head_dim % _LANES or program.head_dim > _MAX_HEAD_DIM:
+        return f"the kernels need heads of a multiple of {_LANES} up to {_MAX_HEAD_DIM}, not {program.head_dim}"
+    if program.num_heads // program.num_kv_heads > _MAX_GROUP:
+        return f"the kernels share a KV head among {_MAX_GROUP} heads at most"
+    return ""
+
+
+class NativeExecutor:
+    """A :class:`dataplane.model.executor.Executor` of C++ kernels and a thread team of its own.
+
+    Args:
+        library: the compiled kernels.
+        program: one that :func:`unsupported` has nothing against.
+        weights: kept alive and read in place.
+        max_tokens: most tokens of a step.
+        max_sampled: most tokens whose logits are asked for at once.
+        threads: of the team, the caller's among them.
+
+    Raises:
+        MemoryError: no memory for the registers.
+    """
+
+    def __init__(
+        self, library: ctypes.CDLL, program: Program, weights: Packed, max_tokens: int, max_sampled: int, threads: int
+    ) -> None:
+        self._library, self._program, self._weights = library, program, weights
+        self._handle: int | None = None
+        self._alive: list[Tensor] = []
+        self._registers = {name: index for index, name in enumerate(program.widths)}
+        sampled = _sampled_registers(program)
+        operations = [self._translated(operation) for operation in program.operations]
+        operations.append(native.Operation(
+            kind=_GREEDY, source=self._registers["logits"], target=-1, inputs=program.widths["logits"]
+        ))  # fmt: skip
+        array = (native.Operation * len(operations))(*operations)
+        widths = np.array(list(program.widths.values()), np.int32)
+        marks = np.array([name in sampled for name in program.widths], np.int32)
+        self._handle = library.pagoda_program(
+            array, len(operations), widths.ctypes.data, marks.ctypes.data, len(widths), max_tokens, max_sampled, threads
+        )
+        if not self._handle:
+            raise MemoryError(f"no memory for steps of {max_tokens} tokens")
+        address = ctypes.cast(library.pagoda_values(self._handle, self._registers["logits"]), ctypes.c_void_p).value
+        floats = (ctypes.c_float * (max_sampled * program.widths["logits"])).from_address(address or 0)
+        self._logits = torch.frombuffer(floats, dtype=torch.float32).view(max_sampled, -1)
+        self._greedy = np.empty(max_sampled, np.int32)
+        self.kernels = f"AVX2 kernels, {threads} threads"
+
+    def __del__(self) -> None:
+        if self._handle:
+            self._library.pagoda_free(self._handle)
+
+    def run(self, step: Step, pool: KvPool) -> None:
+        """Compute ``step``; see :class:`dataplane.model.executor.Executor`.
+
+        Raises:
+            ValueError: more tokens than were said to come.
+        """
+        what = native.Step(
+            len(step.token_ids), len(step.sequences), step.token_ids.ctypes.data, step.sequences.ctypes.data
+        )
+        layers, blocks, block_size, _, kv_heads, dim = pool.data.shape
+        where = native.Pool(
+            pool.data.data_ptr(), pool.scales.data_ptr(), _KV_TYPES[pool.dtype], layers, blocks, block_size, kv_heads, dim
+        )
+        if self._library.pagoda_run(self._handle, ctypes.byref(what), ctypes.byref(where)):
+            raise ValueError(f"a step of {len(step.token_ids)} tokens is longer than was said")
+
+    def logits(self, at: NDArray[np.int32]) -> Logits:
+        """Return the logits of tokens of the last step; see :class:`dataplane.model.executor.Executor`.
+
+        Raises:
+            ValueError: more tokens than were said to come.
+        """
+        if self._library.pagoda_finish(self._handle, at.ctypes.data, len(at), self._greedy.ctypes.data):
+            raise ValueError(f"the logits of {len(at)} tokens are more than was said")
+        return Logits(self._logits[: len(at)], self._greedy[: len(at)].tolist())
+
+    # --- translation
+
+    def _translated(self, operation: Operation) -> native.Operation:
+        translate: Callable[..., native.Operation] = {
+            Embed: self._embed, Angles: self._angles, Linear: self._linear, Cache: self._cache,
+            Attention: self._attention, Normalise: self._normalise, Select: self._select,
+        }[type(operation)]  # fmt: skip
+        return translate(operation)
+
+    def _operation(self, kind: int, target: str, source: str | None = None, **fields: float) -> native.Operation:
+        return native.Operation(
+            kind=kind,
+            target=self._registers[target],
+            source=-1 if source is None else self._registers[source],
+            inputs=0 if source is None else self._program.widths[source],
+            outputs=self._program.widths[target],
+            angles=-1,
+            **fields,
+        )
+
+    def _vector(self, name: str | None) -> int | None:
+        return None if name is None else self._address(self._weights.vectors[name])
+
+    def _address(self, tensor: Tensor) -> int:
+        whole = tensor.contiguous()
+        self._alive.append(whole)
+        return whole.data_ptr()
+
+    def _put_matrix(self, into: native.Operation, name: str) -> None:
+        packed, precision, outputs, _ = self._weights.matrices[name]
+        into.weight, into.weight_type = self._address(packed), _WEIGHT_TYPES[precision]
+        if into.kind == _LINEAR:
+            into.outputs = outputs
+
+    def _put_norm(self, into: native.Operation, norm: Norm | None) -> None:
+        if norm is not None:
+            into.norm, into.epsilon = norm.kind, norm.epsilon
+            into.norm_weight, into.norm_bias = self._vector(norm.weight), self._vector(norm.bias)
+
+    def _embed(self, one: Embed) -> native.Operation:
+        made = self._operation(_EMBED, one.target, scale=one.scale)
+        self._put_matrix(made, one.weight)
+        made.extra = self._vector(one.positions)
+        return made
+
+    def _angles(self, one: Angles) -> native.Operation:
+        made = self._operation(_ANGLES, one.target, scale=one.scale)
+        made.extra = self._address(torch.tensor(one.frequencies))
+        return made
+
+    def _linear(self, one: Linear) -> native.Operation:
+        made = self._operation(
+            _LINEAR, one.target, one.source, accumulate=one.accumulate, activation=one.activation, gated=one.gated,
+            softcap=one.softcap,
+        )  # fmt: skip
+        self._put_matrix(made, one.weight)
+        self._put_norm(made, one.norm)
+        made.bias = self._vector(one.bias)
+        return made
+
+    def _cache(self, one: Cache) -> native.Operation:
+        made = self._operation(_CACHE, one.target, layer=one.layer, heads=self._program.num_heads)
+        if one.angles is not None:
+            made.angles = self._registers[one.angles]
+        self._put_norm(made, one.query_norm)
+        if one.key_norm is not None:
+            made.extra = self._vector(one.key_norm.weight)
+        return made
+
+    def _attention(self, one: Attention) -> native.Operation:
+        return self._operation(
+            _ATTENTION, one.target, one.source, layer=one.layer, heads=self._program.num_heads, scale=one.scale,
+            window=one.window, softcap=one.softcap,
+        )  # fmt: skip
+
+    def _normalise(self, one: Normalise) -> native.Operation:
+        made = self._operation(_NORM, one.target, one.source, accumulate=one.accumulate)
+        self._put_norm(made, one.norm)
+        return made
+
+    def _select(self, one: Select) -> native.Operation:
+        return self._operation(_SELECT, one.target, one.source)
+
+
+def _sampled_registers(program: Program) -> set[str]:
+    """The registers that have a row for each sampled token: those written from the selection on."""
+    names: set[str] = set()
+    selected = False
+    for operation in program.operations:
+        selected = selected or isinstance(operation, Select)
+        if selected:
+            names.add(operation.target)
+    return names
