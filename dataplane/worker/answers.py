@@ -1,14 +1,15 @@
 """The bytes of OpenAI's answers: whole objects, stream events, and how a stream ends."""
 
 import time
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from dataplane.contracts.errors import ApiError, envelope
-from dataplane.contracts.generation import FinishReason
-from dataplane.worker.generation import Piece
+from dataplane.worker import logprobs
+from dataplane.worker.choice import Piece, ScoredToken
 
 DONE = b"data: [DONE]\n\n"
 
@@ -51,32 +52,48 @@ class AnswerWriter:
         self._chat = endpoint is Endpoint.CHAT
         self._head = {"id": request_id, "created": int(time.time()), "model": model}
         self._include_usage = include_usage
-        self._started = False
+        self._begun: set[int] = set()
 
-    def whole(self, text: str, finish_reason: FinishReason, usage: Usage) -> bytes:
+    def whole(self, pieces: Iterable[Piece], usage: Usage) -> bytes:
         """Return the answer that is not streamed."""
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish_reason.value}
+        by_choice: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            by_choice.setdefault(piece.choice, []).append(piece)
+        choices = [self._whole_choice(number, by_choice[number]) for number in sorted(by_choice)]
+        name = "chat.completion" if self._chat else "text_completion"
+        return msgspec.json.encode(self._head | {"object": name, "choices": choices, "usage": usage.body()})
+
+    def _whole_choice(self, number: int, pieces: Sequence[Piece]) -> dict[str, Any]:
+        text = "".join(piece.text for piece in pieces)
+        scores = None
+        if pieces[-1].scores is not None:
+            scores = self._logprobs([score for piece in pieces for score in piece.scores or ()])
+        choice: dict[str, Any] = {"index": number, "logprobs": scores, "finish_reason": pieces[-1].finish_reason}
         if self._chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
         else:
             choice["text"] = text
-        name = "chat.completion" if self._chat else "text_completion"
-        return msgspec.json.encode(self._head | {"object": name, "choices": [choice], "usage": usage.body()})
+        return choice
 
     def events(self, piece: Piece) -> bytes:
         """Return the stream event of ``piece``; empty where there is nothing to say."""
-        if not piece.text and piece.finish_reason is None and self._started:
+        begun = piece.choice in self._begun
+        if begun and not (piece.text or piece.scores or piece.finish_reason):
             return b""
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": piece.finish_reason}
+        scores = self._logprobs(piece.scores) if piece.scores else None
+        choice: dict[str, Any] = {"index": piece.choice, "logprobs": scores, "finish_reason": piece.finish_reason}
         if self._chat:
-            delta: dict[str, Any] = {} if self._started else {"role": "assistant", "content": ""}
+            delta: dict[str, Any] = {} if begun else {"role": "assistant", "content": ""}
             if piece.text:
                 delta["content"] = piece.text
             choice["delta"] = delta
         else:
             choice["text"] = piece.text
-        self._started = True
+        self._begun.add(piece.choice)
         return self._event([choice], None)
+
+    def _logprobs(self, scores: Sequence[ScoredToken]) -> dict[str, Any]:
+        return logprobs.of_chat(scores) if self._chat else logprobs.of_completion(scores)
 
     def usage_event(self, usage: Usage) -> bytes:
         """Return the usage chunk, if it was asked for."""

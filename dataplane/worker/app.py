@@ -74,9 +74,12 @@ class CompletionEndpoint:
             tenant_id=caller.tenant_id,
             prompt_token_ids=prompt_token_ids,
             sampling=sampling,
+            n=request.n,
         )
         answer = AnswerWriter(self._endpoint, caller.request_id, request.model, include_usage=request.include_usage)
-        generation = Generation(worker.replica.engine, worker.replica.tokenizer, meter, submit, request.stops)
+        generation = Generation(
+            worker.replica.engine, worker.replica.tokenizer, meter, submit, request.stops, echo=request.echo
+        )
         async with generation:
             if request.stream:
                 await _stream(exchange, caller, generation, meter, answer)
@@ -102,28 +105,25 @@ async def _stream(
         return answers.meter_line(usage) + event if event and caller.metered else event
 
     async for piece in generation.pieces():
-        usage = Usage(meter.prompt_tokens, piece.completion_tokens, meter.cached_tokens)
+        usage = Usage(meter.prompt_tokens, generation.completion_tokens, meter.cached_tokens)
         event = metered(answer.events(piece), usage)
         if not exchange.started:
             # Only now is it certain that this is a success: until here a refusal is a status code of its own.
             head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
             await exchange.start(200, head | {headers.PUBLIC_REQUEST_ID: caller.request_id})
-        if piece.finish_reason is not None:
+        if generation.is_done():
             event += metered(answer.usage_event(usage), usage) + metered(answers.DONE, usage)
         if event:
-            await exchange.write(event, more=piece.finish_reason is None)
+            await exchange.write(event, more=not generation.is_done())
 
 
 async def _answer_whole(
     exchange: Exchange, caller: Caller, generation: Generation, meter: Meter, answer: AnswerWriter
 ) -> None:
-    texts: list[str] = []
-    async for piece in generation.pieces():
-        texts.append(piece.text)
-        if piece.finish_reason is not None:
-            usage = Usage(meter.prompt_tokens, piece.completion_tokens, meter.cached_tokens)
-            body = answer.whole("".join(texts), piece.finish_reason, usage)
-            await exchange.whole(200, body, {headers.PUBLIC_REQUEST_ID: caller.request_id})
+    pieces = [piece async for piece in generation.pieces()]
+    usage = Usage(meter.prompt_tokens, generation.completion_tokens, meter.cached_tokens)
+    body = answer.whole(pieces, usage)
+    await exchange.whole(200, body, {headers.PUBLIC_REQUEST_ID: caller.request_id})
 
 
 def _error_headers(error: ApiError, request_id: str) -> dict[str, str]:

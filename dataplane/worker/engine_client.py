@@ -57,23 +57,19 @@ class LoadError(Exception):
 
 
 class SequenceFeed:
-    """What the engine says of one sequence, collected until its reader takes it.
+    """What the engine says of the sequences of one request, collected until its reader takes it.
 
-    The reader may be as slow as its client: what waits here is at most the sequence's tokens, which max_tokens bounds.
+    The reader may be as slow as its client: what waits here is at most the sequences' tokens, which max_tokens bounds.
     """
 
-    def __init__(self, sequence_id: str, on_delta: Callable[[SequenceDelta], None]) -> None:
-        self.sequence_id = sequence_id
-        self.finished = False
+    def __init__(self, sequence_ids: list[str], on_delta: Callable[[SequenceDelta], None]) -> None:
+        self.sequence_ids = sequence_ids
         self._on_delta = on_delta
         self._deltas: list[SequenceDelta] = []
         self._arrived = asyncio.Event()
 
     def push(self, delta: SequenceDelta) -> None:
-        """Add ``delta``; nothing follows one with a finish reason."""
-        if self.finished:
-            return
-        self.finished = delta.finish_reason is not None
+        """Add ``delta``."""
         self._on_delta(delta)
         self._deltas.append(delta)
         self._arrived.set()
@@ -155,10 +151,10 @@ class EngineClient:
             self._loading = None
 
     def submit(self, request: Submit, on_delta: Callable[[SequenceDelta], None]) -> SequenceFeed:
-        """Hand a sequence to the engine.
+        """Hand a request to the engine.
 
         Raises:
-            ApiError: the engine is gone, or the same sequence is running already.
+            ApiError: the engine is gone, or the same request is running already.
         """
         if self.lost.is_set():
             raise ApiError(Code.REPLICA_LOST, "the model's process has ended; try again")
@@ -166,18 +162,19 @@ class EngineClient:
             raise ApiError(Code.INVALID_REQUEST, "this attempt of the request is running here already")
         if not self.num_pending:
             self.progressed_s = time.monotonic()  # idle time is no stall
-        feed = SequenceFeed(request.request_id, on_delta)
-        self._feeds[request.request_id] = feed
+        feed = SequenceFeed(request.sequence_ids(), on_delta)
+        self._feeds.update(dict.fromkeys(feed.sequence_ids, feed))
         self._send(request)
         return feed
 
-    def abort(self, feed: SequenceFeed) -> None:
-        """End a sequence that nobody waits for any more."""
-        if self._feeds.pop(feed.sequence_id, None) is not None and not self.lost.is_set():
-            self._send(AbortSequence(request_id=feed.sequence_id))
+    def abort(self, feed: SequenceFeed, sequence_id: str | None = None) -> None:
+        """End a sequence that nobody waits for any more; without an id all of the request."""
+        for ended in feed.sequence_ids if sequence_id is None else [sequence_id]:
+            if self._feeds.pop(ended, None) is not None and not self.lost.is_set():
+                self._send(AbortSequence(request_id=ended))
 
     def fail(self, sequence_id: str, error: ApiError) -> bool:
-        """End a running sequence with an error for its caller; False when there is none of that id."""
+        """End the request of a running sequence with an error for its caller; False when there is none of that id."""
         feed = self._feeds.get(sequence_id)
         if feed is None:
             return False

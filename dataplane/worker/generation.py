@@ -2,59 +2,77 @@
 
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit
+from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit, TokenScore
 from dataplane.contracts.usage import Outcome
 from dataplane.text.client import TokenizerClient
-from dataplane.text.stops import StopMatcher
+from dataplane.worker.choice import Choice, Piece
 from dataplane.worker.engine_client import EngineClient, SequenceFeed
 from dataplane.worker.meter import Meter
 
-_OUTCOMES = {FinishReason.STOP: Outcome.STOP, FinishReason.LENGTH: Outcome.LENGTH}
-
-
-class Piece(NamedTuple):
-    """Text that became certain, and how many tokens the completion has so far. The last has a finish reason."""
-
-    text: str
-    completion_tokens: int
-    finish_reason: FinishReason | None
-
 
 class Generation:
-    """A running request. Leaving its context frees its sequence and writes its FINAL record, whatever happened.
+    """A running request. Leaving its context frees its sequences and writes its FINAL record, whatever happened.
+
+    One choice that fails ends the request: its caller could not tell an answer that lacks one from a whole answer.
 
     Args:
         engine: computes it.
         tokenizer: turns its tokens into text.
         meter: counts it.
         submit: the request as the engine sees it.
-        stops: strings that end it; they are not part of the text.
+        stops: strings that end a choice; they are not part of the text.
+        echo: each choice begins with the prompt.
 
     Raises:
         ApiError: from entering the context or from :meth:`pieces`, for the caller to read.
     """
 
     def __init__(
-        self, engine: EngineClient, tokenizer: TokenizerClient, meter: Meter, submit: Submit, stops: Sequence[str]
+        self,
+        engine: EngineClient,
+        tokenizer: TokenizerClient,
+        meter: Meter,
+        submit: Submit,
+        stops: Sequence[str],
+        *,
+        echo: bool = False,
     ) -> None:
         self._engine = engine
-        self._tokenizer = tokenizer
         self._meter = meter
         self._submit = submit
-        self._matcher = StopMatcher(stops)
-        self._one_by_one = bool(stops)
+        self._echo = echo
+        self._prompt_scores: list[TokenScore] = []
+        sampling = submit.sampling
+        self._choices = {
+            sequence_id: Choice(
+                number,
+                sequence_id,
+                tokenizer,
+                stops,
+                min_tokens=sampling.min_tokens,
+                scored=sampling.logprobs is not None,
+            )
+            for number, sequence_id in enumerate(submit.sequence_ids())
+        }
         self._feed: SequenceFeed | None = None
-        self._tokens = 0
         self._finished = False
-        self._finish_reason: FinishReason | None = None
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens of all choices so far."""
+        return sum(choice.tokens for choice in self._choices.values())
+
+    def is_done(self) -> bool:
+        """Say whether every choice has its end."""
+        return all(choice.finish_reason is not None for choice in self._choices.values())
 
     async def __aenter__(self) -> Self:
         try:
             await self._meter.admit(len(self._submit.prompt_token_ids))
-            self._feed = self._engine.submit(self._submit, self._meter.observe)
+            self._feed = self._engine.submit(self._submit, self._observe)
         except BaseException as error:
             self._finish(error)
             raise
@@ -65,63 +83,54 @@ class Generation:
     ) -> None:
         if self._feed is not None:
             self._engine.abort(self._feed)
-        if self._finish_reason is None:
-            self._tokenizer.close_stream(self._submit.request_id)
+        for choice in self._choices.values():
+            if choice.finish_reason is None:
+                choice.close()
         self._finish(error)
 
+    def _observe(self, delta: SequenceDelta) -> None:
+        self._meter.observe(delta, first_choice=delta.request_id == self._submit.request_id)
+
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Yield the completion as it becomes certain, ending with a piece that has a finish reason."""
+        """Yield the choices as they become certain; it :meth:`is_done` with the last piece."""
         if self._feed is None:
             raise RuntimeError("a generation's pieces are read inside its context")
-        while self._finish_reason is None:
+        while not self.is_done():
             for delta in await self._feed.take():
                 if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
                     raise _error(delta)
-                for piece in await self._decode(delta):
-                    if piece.finish_reason is None:
-                        yield piece
-                        continue
-                    # Before the caller sees the end: whoever counts on an answer finds its record.
-                    self._finish_reason = piece.finish_reason
-                    self._finish(None)
+                async for piece in self._decoded(self._feed, delta):
+                    if self.is_done():
+                        # Before the caller sees the end: whoever counts on an answer finds its record.
+                        self._finish(None)
                     yield piece
-                    return
 
-    async def _decode(self, delta: SequenceDelta) -> list[Piece]:
-        """Return the pieces of ``delta``: token by token where a stop string may cut between two of them."""
-        if not self._one_by_one:
-            return [await self._decode_tokens(delta.token_ids, delta.finish_reason)]
-        pieces: list[Piece] = []
-        last = len(delta.token_ids) - 1
-        for index, token_id in enumerate(delta.token_ids):
-            pieces.append(await self._decode_tokens([token_id], delta.finish_reason if index == last else None))
-            if pieces[-1].finish_reason is not None:
-                return pieces
-        if not delta.token_ids and delta.finish_reason is not None:
-            pieces.append(await self._decode_tokens([], delta.finish_reason))
-        return pieces
+    async def _decoded(self, feed: SequenceFeed, delta: SequenceDelta) -> AsyncIterator[Piece]:
+        choice = self._choices[delta.request_id]
+        own = 0 if self._submit.sampling.logprobs is None else len(delta.token_ids)
+        self._prompt_scores += delta.scores[: len(delta.scores) - own]
+        if choice.finish_reason is not None or not delta.token_ids:
+            return
+        if self._echo and not choice.tokens:
+            for piece in await choice.echo(self._submit.prompt_token_ids, self._prompt_scores):
+                yield piece
+        piece = await choice.take(delta)
+        if piece.finish_reason is not None and delta.finish_reason is None:
+            self._engine.abort(feed, choice.sequence_id)
+        yield piece
 
-    async def _decode_tokens(self, token_ids: list[int], finish_reason: FinishReason | None) -> Piece:
-        self._tokens += len(token_ids)
-        ended = finish_reason is not None
-        # The engine stops at an end or stop token, which belongs to the count and not to the text.
-        shown = token_ids[:-1] if finish_reason is FinishReason.STOP else token_ids
-        text = await self._tokenizer.decode(self._submit.request_id, shown, last=ended)
-        if self._tokens > self._submit.sampling.min_tokens or ended:
-            text, stopped = self._matcher.push(text, last=ended)
-            if stopped:
-                if not ended:
-                    self._tokenizer.close_stream(self._submit.request_id)
-                finish_reason = FinishReason.STOP
-        return Piece(text, self._tokens, finish_reason)
+    def _outcome(self) -> Outcome:
+        """Return how it ended: at its length where any choice did."""
+        reasons = {choice.finish_reason for choice in self._choices.values()}
+        return Outcome.LENGTH if FinishReason.LENGTH in reasons else Outcome.STOP
 
     def _finish(self, error: BaseException | None) -> None:
         """Write the last word, once."""
         if self._finished:
             return
         self._finished = True
-        if self._finish_reason is not None:
-            self._meter.finish(_OUTCOMES[self._finish_reason], completion_tokens=self._tokens)
+        if self.is_done():
+            self._meter.finish(self._outcome(), completion_tokens=self.completion_tokens)
         elif isinstance(error, ApiError):
             refused = self._meter.generated_tokens == 0 and error.code in _REFUSALS
             self._meter.finish(Outcome.REFUSED if refused else Outcome.FAILED, error=error)

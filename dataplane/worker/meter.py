@@ -73,6 +73,7 @@ class Meter:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.generated_tokens = 0
+        self._first_choice_tokens = 0
 
     async def admit(self, prompt_tokens: int) -> None:
         """Return once the admission is on the disk.
@@ -92,17 +93,23 @@ class Meter:
             ) from error
         failpoints.hit("worker.admitted")
 
-    def observe(self, delta: SequenceDelta) -> None:
-        """Count what the engine produced, at the moment it arrives."""
+    def observe(self, delta: SequenceDelta, *, first_choice: bool = True) -> None:
+        """Count what the engine produced, at the moment it arrives.
+
+        Tokens are those of all choices. Times, phases and what was cached are those of the first choice: it is the one
+        that waited and computed the prompt.
+        """
         now_s = time.monotonic()
-        if delta.phases is not None:
+        if delta.phases is not None and first_choice:
             self._phases = delta.phases
             self._phases_until_s = now_s if delta.finish_reason is None else None
         if not delta.token_ids:
             return
-        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         self.generated_tokens += len(delta.token_ids)
-        self._last_token_s = now_s
+        if first_choice:
+            self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+            self._first_choice_tokens += len(delta.token_ids)
+            self._last_token_s = now_s
         if self._first_token_s is None:
             self._first_token_s = self._recorded_s = now_s
         new_tokens = self.generated_tokens - self._recorded_tokens
@@ -144,7 +151,7 @@ class Meter:
                 ttft_s=self._first_token_s - self._arrived_s,
                 e2e_s=now_s - self._arrived_s,
                 last_token_s=self._last_token_s - self._arrived_s,
-                num_tokens=self.generated_tokens,
+                num_tokens=self._first_choice_tokens,
             )
         if self._spool is not None:
             failpoints.hit("worker.finishing")

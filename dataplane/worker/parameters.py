@@ -8,27 +8,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.sampling import MAX_ALTERNATIVES, MAX_BIASED_TOKENS, MAX_CHOICES
 
 COMMON = frozenset({
-    "model", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stream", "stream_options", "ignore_eos",
+    "model", "n", "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "logit_bias", "logprobs", "seed", "stop", "stream", "stream_options", "ignore_eos",
     "min_tokens", "user", "metadata", "stop_token_ids",
 })  # fmt: skip
-COMPLETION = COMMON | {"prompt"}
-CHAT = COMMON | {"messages", "max_completion_tokens"}
+COMPLETION = COMMON | {"prompt", "echo", "best_of"}
+CHAT = COMMON | {"messages", "max_completion_tokens", "top_logprobs"}
 
+_MAX_COMPLETION_LOGPROBS = 5
 _ASKS_NOTHING: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
-    "logprobs": (False,),
     "top_logprobs": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_p": (0,),
-    "logit_bias": ({},),
     "use_beam_search": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
@@ -46,9 +42,16 @@ _ASKS_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "store": (False,),
 }
 _RANGES: Mapping[str, tuple[float, float]] = {
+    "n": (1, MAX_CHOICES),
     "temperature": (0, 2),
     "top_p": (0, 1),
     "top_k": (-1, 2**31 - 1),
+    "min_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "repetition_penalty": (0.1, 10),
+    "logprobs": (0, _MAX_COMPLETION_LOGPROBS),
+    "top_logprobs": (0, MAX_ALTERNATIVES),
     "seed": (-(2**63), 2**63 - 1),
     "max_tokens": (1, 2**31 - 1),
     "max_completion_tokens": (1, 2**31 - 1),
@@ -58,6 +61,9 @@ MAX_MODEL_CHARS = 256
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 64
+MAX_SCORES = 128 * 1024
+"""Log probabilities in one answer, of tokens and of the likeliest beside them: as JSON about 100 bytes each."""
+_MAX_BIAS = 100
 _MAX_METADATA = 16
 _MAX_USER_CHARS = 512
 
@@ -122,6 +128,20 @@ def check_stops(stops: tuple[str, ...]) -> None:
         raise invalid("stop", f"{len(stops)} stop strings are not allowed, at most {MAX_STOPS} are")
     if not all(0 < len(stop) <= MAX_STOP_CHARS for stop in stops):
         raise invalid("stop", f"a stop string must have 1 to {MAX_STOP_CHARS} characters")
+
+
+def check_logit_bias(bias: Mapping[int, float]) -> None:
+    """Check the tokens that are made more or less likely.
+
+    Raises:
+        ApiError: too many, or a value out of range.
+    """
+    if len(bias) > MAX_BIASED_TOKENS:
+        raise invalid("logit_bias", f"{len(bias)} tokens are not allowed, at most {MAX_BIASED_TOKENS} are")
+    for token_id, value in bias.items():
+        if not -_MAX_BIAS <= value <= _MAX_BIAS:
+            path = f"logit_bias.{token_id}"
+            raise invalid(path, f"{value:g} is not allowed, it must be from -{_MAX_BIAS} to {_MAX_BIAS}")
 
 
 def check_labels(user: str | None, metadata: Mapping[str, str] | None) -> None:

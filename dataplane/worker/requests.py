@@ -1,7 +1,7 @@
 """From the bytes of an OpenAI request to a checked one: closed sets of fields, one reading, every refusal by name.
 
 Field names and meanings follow OpenAI's API reference (completions and chat completions), and vLLM's for ``top_k``,
-``ignore_eos``, ``min_tokens`` and ``stop_token_ids``.
+``min_p``, ``repetition_penalty``, ``ignore_eos``, ``min_tokens`` and ``stop_token_ids``.
 """
 
 import re
@@ -48,15 +48,26 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asked for, each value checked by itself. None: the caller did not say."""
+    """What a caller asked for, each value checked by itself. None: the caller did not say.
+
+    ``logprobs``: how many of the likeliest tokens it wants told beside each of the answer's, None for no scores at all.
+    """
 
     model: str
     prompt: Prompt
+    n: int
     max_tokens: int | None
     min_tokens: int
     temperature: float
     top_p: float
     top_k: int
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: dict[int, float]
+    logprobs: int | None
+    echo: bool
     seed: int | None
     stops: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
@@ -67,12 +78,18 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str
+    n: int = 1
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     min_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
     seed: int | None = None
     stop: str | list[str] = []
     stop_token_ids: list[int] = []
@@ -85,10 +102,15 @@ class _Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class _CompletionFields(_Fields, kw_only=True, forbid_unknown_fields=True):
     prompt: str | list[Any]
+    logprobs: int | None = None
+    echo: bool = False
+    best_of: int | None = None
 
 
 class _ChatFields(_Fields, kw_only=True, forbid_unknown_fields=True):
     messages: list[dict[str, Any]]
+    logprobs: bool = False
+    top_logprobs: int | None = None
 
 
 _AnyFields = TypeVar("_AnyFields", bound=_Fields)
@@ -101,13 +123,19 @@ def parse_completion(raw: bytes) -> GenerationRequest:
         ApiError: 400, naming the field at fault.
     """
     fields = _convert(_load(raw), parameters.COMPLETION, _CompletionFields)
-    return _checked(fields, _completion_prompt(fields.prompt))
+    if fields.best_of not in (None, fields.n):
+        raise unsupported("best_of", " unless it equals n")
+    return _checked(fields, _completion_prompt(fields.prompt), logprobs=fields.logprobs, echo=fields.echo)
 
 
 def parse_chat(raw: bytes) -> GenerationRequest:
     """Read the body of ``/v1/chat/completions``. Raises as :func:`parse_completion`."""
     fields = _convert(_load(raw), parameters.CHAT, _ChatFields)
-    return _checked(fields, _chat_prompt(fields.messages))
+    if fields.top_logprobs and not fields.logprobs:
+        raise invalid("top_logprobs", "it is allowed only when logprobs is true")
+    return _checked(
+        fields, _chat_prompt(fields.messages), logprobs=(fields.top_logprobs or 0) if fields.logprobs else None
+    )
 
 
 def sampling_of(
@@ -148,16 +176,41 @@ def sampling_of(
     for token_id in request.stop_token_ids:
         if not 0 <= token_id < vocab_size:
             raise invalid("stop_token_ids", f"{token_id} is no token id, they are from 0 to {vocab_size - 1}")
+    for token_id in request.logit_bias:
+        if not 0 <= token_id < vocab_size:
+            raise invalid("logit_bias", f"{token_id} is no token id, they are from 0 to {vocab_size - 1}")
+    _check_scores(request, prompt_tokens, max_tokens)
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
         top_k=max(request.top_k, 0),
+        min_p=request.min_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=request.repetition_penalty,
+        logit_bias=request.logit_bias,
         seed=secrets.randbits(63) if request.seed is None else request.seed,
         min_tokens=request.min_tokens,
         ignore_eos=request.ignore_eos,
         stop_token_ids=request.stop_token_ids,
+        logprobs=request.logprobs,
+        score_prompt=request.echo and request.logprobs is not None,
     )
+
+
+def _check_scores(request: GenerationRequest, prompt_tokens: int, max_tokens: int) -> None:
+    """Refuse an answer whose log probabilities would be more than anybody should have to hold."""
+    if request.logprobs is None:
+        return
+    tokens = request.n * (max_tokens + (prompt_tokens if request.echo else 0))
+    scores = tokens * (1 + request.logprobs)
+    if scores > parameters.MAX_SCORES:
+        raise invalid(
+            "logprobs",
+            f"an answer of up to {tokens} tokens with {request.logprobs} others beside each has {scores} log "
+            f"probabilities, at most {parameters.MAX_SCORES} are allowed; lower max_tokens, n or their number",
+        )
 
 
 def check_token_ids(token_ids: list[int], vocab_size: int) -> None:
@@ -196,21 +249,23 @@ def _has_nul(value: object) -> bool:
 def _convert(fields: Mapping[str, Any], supported: frozenset[str], kind: type[_AnyFields]) -> _AnyFields:
     kept = parameters.supported_only(fields, supported)
     try:
-        return msgspec.convert(kept, kind)
+        return msgspec.convert(kept, kind, str_keys=True)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$.")
+        message, _, place = str(error).partition(" - at ")
+        path = place.removeprefix("`key` in ").strip("`").removeprefix("$.")
         if missing := re.search(r"missing required field `(\w+)`", message):
             raise invalid(missing[1], "it is required") from error
-        raise invalid(path.rstrip("`") or "body", message[:1].lower() + message[1:]) from error
+        raise invalid(path or "body", message[:1].lower() + message[1:]) from error
 
 
-def _checked(fields: _Fields, prompt: Prompt) -> GenerationRequest:
+def _checked(fields: _Fields, prompt: Prompt, *, logprobs: int | None, echo: bool = False) -> GenerationRequest:
     parameters.check_ranges(msgspec.structs.asdict(fields))
     if len(fields.model) > parameters.MAX_MODEL_CHARS:
         raise invalid("model", f"at most {parameters.MAX_MODEL_CHARS} characters are allowed")
     stops = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop)
     parameters.check_stops(stops)
     parameters.check_labels(fields.user, fields.metadata)
+    parameters.check_logit_bias(fields.logit_bias)
     if len(fields.stop_token_ids) > parameters.MAX_STOP_TOKEN_IDS:
         raise invalid("stop_token_ids", f"at most {parameters.MAX_STOP_TOKEN_IDS} ids are allowed")
     max_tokens, newer = fields.max_tokens, fields.max_completion_tokens
@@ -219,11 +274,19 @@ def _checked(fields: _Fields, prompt: Prompt) -> GenerationRequest:
     return GenerationRequest(
         model=fields.model,
         prompt=prompt,
+        n=fields.n,
         max_tokens=max_tokens if newer is None else newer,
         min_tokens=fields.min_tokens,
         temperature=fields.temperature,
         top_p=fields.top_p,
         top_k=fields.top_k,
+        min_p=fields.min_p,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        repetition_penalty=fields.repetition_penalty,
+        logit_bias=fields.logit_bias,
+        logprobs=logprobs,
+        echo=echo,
         seed=fields.seed,
         stops=stops,
         stop_token_ids=tuple(fields.stop_token_ids),

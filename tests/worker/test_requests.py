@@ -2,12 +2,12 @@ import contextlib
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.sampling import SamplingParams
 from dataplane.worker import parameters, requests
 from dataplane.worker.requests import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
 
@@ -371,10 +371,10 @@ def test_parsing_keeps_every_supported_value() -> None:
         logprobs=2, echo=True,
     )  # fmt: skip
     params = sampling(request, 5)
-    assert msgspec.structs.asdict(params) == {
-        "max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 0, "seed": 1, "min_tokens": 2,
-        "ignore_eos": True, "stop_token_ids": (3,), "min_p": 0.1, "presence_penalty": 0.2, "frequency_penalty": -0.3,
-        "repetition_penalty": 1.1, "logit_bias": {4: 5}, "choice": 0, "logprobs": 2, "score_prompt": True,
-    }  # fmt: skip
+    assert params == SamplingParams(
+        max_tokens=9, temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, presence_penalty=0.2, frequency_penalty=-0.3,
+        repetition_penalty=1.1, logit_bias={4: 5}, seed=1, min_tokens=2, ignore_eos=True, stop_token_ids=(3,),
+        logprobs=2, score_prompt=True,
+    )  # fmt: skip
     assert (request.n, request.echo) == (2, True)
     assert (request.stops, request.stream, request.include_usage) == (("x",), True, True)
