@@ -20,6 +20,7 @@ import structlog
 from dataplane import logs, sandbox
 from dataplane.contracts import failpoints
 from dataplane.contracts.catalog import Share
+from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import (
     AbortSequence,
     DumpEngine,
@@ -44,6 +45,7 @@ from dataplane.engine.intake import Refusal
 from dataplane.engine.runner import Row, RowResult, Runner
 from dataplane.model.kv_pool import KvPool
 from dataplane.worker.engine_setup import set_up
+from dataplane.worker.masks import Grammar, Masks
 
 _log = structlog.get_logger(__name__)
 _READ_BYTES = 1 << 20
@@ -74,13 +76,23 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ServerGone from error
 
-    def receive(self, *, wait: bool) -> list[ToEngine]:
+    def receive(self, *, wait: bool, waking_fd: int = -1) -> list[ToEngine]:
         """Return the messages that are there; with ``wait``, sleep until there is one.
+
+        Args:
+            wait: whether to sleep.
+            waking_fd: another descriptor that ends the sleep when it can be read; -1 is none.
 
         Raises:
             ServerGone: the end of the stream.
         """
         messages: list[ToEngine] = []
+        if wait and waking_fd >= 0:
+            poll = select.poll()
+            poll.register(self._connection, select.POLLIN)
+            poll.register(waking_fd, select.POLLIN)
+            poll.poll()
+            wait = False
         while self._poll.poll(None if wait and not messages else 0):
             data = self._connection.recv(_READ_BYTES)
             if not data:
@@ -106,13 +118,18 @@ class Stopwatch:
 
 
 class LoadedEngine:
-    """An engine with its model: takes the messages that need one, and steps."""
+    """An engine with its model: takes the messages that need one, and steps.
 
-    def __init__(self, channel: Channel, engine: Engine, stopwatch: Stopwatch, pool: KvPool) -> None:
+    A request with a grammar is held until its grammar is compiled, so that no step waits for that.
+    """
+
+    def __init__(self, channel: Channel, engine: Engine, stopwatch: Stopwatch, pool: KvPool, masks: Masks) -> None:
         self._channel = channel
         self._engine = engine
         self._stopwatch = stopwatch
         self._pool = pool
+        self._masks = masks
+        self._held: dict[str, tuple[Submit, Grammar]] = {}
         self._refused: list[SequenceDelta] = []
         self._changed = True
         self._tenants_sent_s = float("-inf")
@@ -129,7 +146,8 @@ class LoadedEngine:
             case Submit():
                 self._submit(message)
             case AbortSequence(request_id):
-                self._engine.abort(request_id)
+                if self._unheld(request_id) is None:
+                    self._engine.abort(request_id)
             case SetTenants(tenants):
                 self._set_tenants(tenants)
             case ReleasePool():
@@ -141,7 +159,13 @@ class LoadedEngine:
             case LoadModel():
                 raise RuntimeError("a process that holds a model is never given another")
 
+    @property
+    def masks(self) -> Masks:
+        """What says which tokens a grammar allows: it wakes this process as its server does."""
+        return self._masks
+
     def _release_pool(self) -> None:
+        self._masks.stop()
         self._engine.clear_cache()
         self._pool.release()
 
@@ -161,6 +185,32 @@ class LoadedEngine:
             _log.error("shares_refused", error=str(error))
 
     def _submit(self, request: Submit) -> None:
+        if request.sampling.grammar:
+            grammar = self._masks.grammar(request.tenant_id, request.sampling.grammar)
+            grammar.users += 1
+            self._held[request.request_id] = (request, grammar)
+        else:
+            self._enqueue(request)
+
+    def _unheld(self, request_id: str) -> Submit | None:
+        """Hold a request no longer; None if it was not."""
+        request, grammar = self._held.pop(request_id, (None, None))
+        if grammar is not None:
+            grammar.users -= 1
+        return request
+
+    def _release_compiled(self) -> None:
+        for request_id, (request, grammar) in list(self._held.items()):
+            if not grammar.is_known:
+                continue
+            if grammar.failure:
+                error = ApiError(Code.GRAMMAR_FAILED, f"the grammar: {grammar.failure}")
+                self._refused.append(failed(request_id, error))
+            else:
+                self._enqueue(request)
+            self._unheld(request_id)
+
+    def _enqueue(self, request: Submit) -> None:
         try:
             self._engine.submit(request)
         except Refusal as refusal:
@@ -170,6 +220,10 @@ class LoadedEngine:
         """Run one step if there is work, and report whatever changed."""
         started_s = time.perf_counter()
         self._stopwatch.model_ms = 0.0
+        self._masks.poll()
+        if self._held:
+            self._release_compiled()
+            self._changed |= bool(self._refused)
         deltas, self._refused = self._refused, []
         worked = self.has_work
         if worked:
@@ -200,7 +254,9 @@ def serve(connection: socket.socket) -> None:
     channel.send(LoadProgress(phase="imported", done_bytes=0, total_bytes=0))
     loaded: LoadedEngine | None = None
     while True:
-        for message in channel.receive(wait=loaded is None or not loaded.has_work):
+        waiting = loaded is None or not loaded.has_work
+        waking_fd = loaded.masks.fileno() if loaded is not None else -1
+        for message in channel.receive(wait=waiting, waking_fd=waking_fd):
             if loaded is not None:
                 loaded.take(message)
             elif isinstance(message, LoadModel):
@@ -221,7 +277,8 @@ def _load(channel: Channel, request: LoadModel) -> LoadedEngine | None:
     try:
         setup = set_up(request, progress)
         stopwatch = Stopwatch(setup.runner)
-        engine = setup.make_engine(stopwatch)
+        masks = setup.make_masks()
+        engine = setup.make_engine(stopwatch, masks)
     except ServerGone:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a folder does to the loader is a reason to report, not a crash
@@ -236,7 +293,7 @@ def _load(channel: Channel, request: LoadModel) -> LoadedEngine | None:
             load_ms=round((time.perf_counter() - started_s) * 1000),
         )
     )
-    return LoadedEngine(channel, engine, stopwatch, setup.runner.pool)
+    return LoadedEngine(channel, engine, stopwatch, setup.runner.pool, masks)
 
 
 def _keep_for_good() -> None:

@@ -13,6 +13,7 @@ from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Runner
 from dataplane.model import loader
 from dataplane.model.cpu_runner import CpuRunner
+from dataplane.worker.masks import Masks
 
 _MEMORY_SHARE = 0.25
 """Of the machine's available memory, for KV where nobody said how much."""
@@ -29,6 +30,7 @@ class Setup(msgspec.Struct, frozen=True):
     runner: CpuRunner
     config: EngineConfig
     eos_token_ids: tuple[int, ...]
+    vocab_size: int
     kernels: str
 
     @property
@@ -36,7 +38,11 @@ class Setup(msgspec.Struct, frozen=True):
         """Most tokens of one sequence."""
         return self.config.max_model_len
 
-    def make_engine(self, runner: Runner) -> Engine:
+    def make_masks(self) -> Masks:
+        """Return what says which tokens a grammar allows."""
+        return Masks(Path(self.request.model_dir), self.vocab_size, self.eos_token_ids)
+
+    def make_engine(self, runner: Runner, masks: Masks | None = None) -> Engine:
         """Return an engine that computes with ``runner`` (the one of this setup, perhaps wrapped)."""
         return Engine(
             config=self.config,
@@ -46,6 +52,7 @@ class Setup(msgspec.Struct, frozen=True):
             version_digest=self.request.version_digest,
             eos_token_ids=self.eos_token_ids,
             clock=time.perf_counter,
+            constrain=None if masks is None else masks.constrain,
         )
 
 
@@ -81,6 +88,7 @@ def set_up(request: LoadModel, progress: Callable[[str, int, int], None]) -> Set
         runner=runner,
         config=config,
         eos_token_ids=tuple(model.config.eos_token_ids),
+        vocab_size=model.config.vocab_size,
         kernels=f"cpu, weights {settings.dtype}, kv {model.kv_dtype}, {runner.kernels}",
     )
 

@@ -28,6 +28,7 @@ from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Row, RowFailure
 from dataplane.worker.engine_process import Channel, LoadedEngine, Stopwatch
+from dataplane.worker.masks import Masks
 
 WAITING = (10, 100, 1_000, 10_000)
 TENANTS = (1, 4, 1_000)
@@ -130,7 +131,7 @@ def report(steps: int) -> list[dict[str, Any]]:
     for running in (1, 8, 32, 256):
         load = Load("slots", waiting=0, tenants=4, blocks=100_000, running=running)
         ours, servers = socket.socketpair()
-        loaded = LoadedEngine(Channel(ours), load.engine, load.stopwatch, Mock())
+        loaded = LoadedEngine(Channel(ours), load.engine, load.stopwatch, Mock(), Masks(Path(), 0, ()))
         rows.append({"running": running} | timed_us(loaded.step, partial(servers.recv, 1 << 20), steps))
         print(" ".join(f"{value!s:>8}" for value in rows[-1].values()), flush=True)
         ours.close()

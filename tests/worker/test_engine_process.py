@@ -1,6 +1,7 @@
 import socket
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Row
 from dataplane.worker.engine_process import Channel, LoadedEngine, ServerGone, Stopwatch
+from dataplane.worker.masks import Masks
 
 
 class Counting:
@@ -49,7 +51,7 @@ def loaded(recorder: Recorder) -> LoadedEngine:
     stopwatch = Stopwatch(Counting())
     config = EngineConfig(num_blocks=16, max_model_len=64, queue_limit_per_tenant=2)
     engine = Engine(config, stopwatch, {}, salt_secret=b"s", version_digest="v", eos_token_ids=(2,))
-    return LoadedEngine(recorder, engine, stopwatch, pool=None)  # type: ignore[arg-type]
+    return LoadedEngine(recorder, engine, stopwatch, None, Masks(Path(), 0, ()))  # type: ignore[arg-type]
 
 
 def submit(request_id: str, max_tokens: int = 40) -> Submit:

@@ -30,7 +30,9 @@ class Replica:
         )
         setup = set_up(request, lambda *_: None)
         stopwatch = Stopwatch(setup.runner)
-        self._loaded = LoadedEngine(self, setup.make_engine(stopwatch), stopwatch, setup.runner.pool)  # type: ignore[arg-type]
+        self._loaded = LoadedEngine(
+            self, setup.make_engine(stopwatch), stopwatch, setup.runner.pool, setup.make_masks()
+        )  # type: ignore[arg-type]
         self.tokens: dict[str, int] = {}
         self.ends: dict[str, SequenceDelta] = {}
 

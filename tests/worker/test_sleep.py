@@ -28,6 +28,7 @@ from dataplane.contracts.replica import (
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.worker.engine_process import LoadedEngine, Stopwatch
+from dataplane.worker.masks import Masks
 
 MIB = 2**20
 LONG_PROMPT = "q7" * 900
@@ -162,7 +163,7 @@ def test_an_engine_whose_pool_cannot_be_made_again_says_why() -> None:
     recorder, pool, stopwatch = Recorder(), FullMachine(), Stopwatch(None)  # type: ignore[arg-type]
     config = EngineConfig(num_blocks=16, max_model_len=64)
     engine = Engine(config, stopwatch, {}, salt_secret=b"s", version_digest="v", eos_token_ids=(2,))
-    loaded = LoadedEngine(recorder, engine, stopwatch, pool)  # type: ignore[arg-type]
+    loaded = LoadedEngine(recorder, engine, stopwatch, pool, Masks(Path(), 0, ()))  # type: ignore[arg-type]
     loaded.take(ReleasePool())
     loaded.take(RestorePool())
     assert pool.released
