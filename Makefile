@@ -41,10 +41,11 @@ types: $(STAMP)  ## mypy strict
 test: test-setup model  ## everything CI checks
 	@$(RUN) -m stack.checks
 
-soak: test-setup model  ## the long versions of races, fuzzing, uploads and memory plans (many minutes)
+soak: test-setup model  ## the long versions of races, fuzzing, faults, uploads and memory plans (many minutes)
 	@$(RUN) -m pytest -q -m slow tests/races
 	@$(RUN) -m pytest -q -m slow tests/api tests/contracts
 	@$(RUN) -m pytest -q -m slow tests/e2e
+	@$(RUN) -m pytest -q -m slow tests/faults
 	@$(RUN) -m pytest -q -m slow tests/journeys
 
 shots: test-setup model  ## remake the screenshots of the README

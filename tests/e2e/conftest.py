@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from running_stack import RunningStack
+from running_stack import RunningStack, wait_for
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -91,6 +91,27 @@ def visitor(visitors: Visitor) -> Iterator[Visitor]:
 def client_of(product: RunningStack) -> Callable[[str], openai.OpenAI]:
     """Return the official client with a key; it never tries twice, so that every answer is seen."""
     return lambda key: openai.OpenAI(base_url=product.details["gateway_url"], api_key=key, max_retries=0)
+
+
+@pytest.fixture
+def known_client(client_of: Callable[[str], openai.OpenAI]) -> Callable[[str], openai.OpenAI]:
+    """Return that client once the gateway, which hears of a key a moment after it was made, knows it."""
+
+    def known(key: str) -> openai.OpenAI:
+        client = client_of(key)
+        wait_for(lambda: knows(client), "a gateway that knows the key")
+        return client
+
+    return known
+
+
+def knows(client: openai.OpenAI) -> bool:
+    """Say whether the gateway takes the client's key."""
+    try:
+        client.models.list()
+    except openai.AuthenticationError:
+        return False
+    return True
 
 
 @pytest.fixture

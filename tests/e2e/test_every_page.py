@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import openai
 import pytest
 from conftest import PHONE, Visitor
-from looks import THEMES, faults_of_width, serious_faults, show
+from looks import THEMES, faults_of_width, serious_faults
 from people import make_key, set_limits
 from photographs import shoot
 from playwright.sync_api import Page, expect
@@ -96,9 +96,8 @@ def survey(visitors: Visitor, product: RunningStack) -> Survey:
     client.completions.create(model=product.details["model"], prompt="Hello", max_tokens=1)
     for page in every_page(visitors):
         found.num_pages += 1
-        for theme, faults in found.faults.items():
-            show(page, theme)
-            faults.extend(serious_faults(page))
+        for theme, faults in serious_faults(page).items():
+            found.faults[theme] += faults
         found.wide.extend(faults_of_width(page))
     assert visitors.problems == []
     return found
@@ -113,9 +112,9 @@ def test_no_page_has_a_serious_fault_of_accessibility(theme, survey):
 def test_a_planted_fault_is_found(visitor):
     with visitor.window() as page:
         page.goto("/account/login/")
-        assert serious_faults(page) == []
+        assert serious_faults(page) == {theme: [] for theme in THEMES}
         page.evaluate("document.querySelector('h1').style.color = 'var(--line)'")
-        assert len(serious_faults(page)) == 1
+        assert [len(faults) for faults in serious_faults(page).values()] == [1] * len(THEMES)
 
 
 def test_no_page_scrolls_sideways_on_a_phone(survey):
@@ -189,11 +188,11 @@ def test_the_theme_is_chosen_and_kept(visitor):
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 18, 15)"
 
 
-def test_the_pages_of_the_readme_can_be_photographed(visitor, client_of, product, shots):
+def test_the_pages_of_the_readme_can_be_photographed(visitor, known_client, product, shots):
     with visitor.window("admin") as admin, visitor.window("user") as page:
         set_limits(admin, {"Requests per minute": "60", "Tokens per minute": "1000"})
         for name, num_calls in (("Checkout", 4), ("Support chat", 7)):
-            client = client_of(make_key(page, name))
+            client = known_client(make_key(page, name))
             for _ in range(num_calls):
                 client.completions.create(model=product.details["model"], prompt="A pagoda is", max_tokens=12)
         page.goto("/t/acme/playground")

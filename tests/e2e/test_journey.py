@@ -4,6 +4,7 @@ import re
 
 import openai
 import pytest
+from conftest import knows
 from people import make_key, set_limits
 from playwright.sync_api import Locator, Page, expect
 from running_stack import wait_for
@@ -20,10 +21,10 @@ def test_the_stack_describes_itself_with_the_agreed_keys(product):
     }  # fmt: skip
 
 
-def test_a_key_made_in_the_console_calls_the_model_and_the_request_shows_up(visitor, client_of, product):
+def test_a_key_made_in_the_console_calls_the_model_and_the_request_shows_up(visitor, known_client, product):
     model = product.details["model"]
     with visitor.window("user") as page:
-        client = client_of(make_key(page, "journey"))
+        client = known_client(make_key(page, "journey"))
         assert model in [card.id for card in client.models.list()]
 
         chat = client.chat.completions.with_raw_response.create(model=model, messages=ASK, max_tokens=8)
@@ -161,24 +162,15 @@ def test_an_admin_sees_the_fleet_and_a_quota_bites_until_it_is_lifted(visitor, c
         wait_for(lambda: call() == "", "a call that is served")
 
 
-def test_a_revoked_key_is_refused(visitor, client_of):
+def test_a_revoked_key_is_refused(visitor, known_client):
     with visitor.window("user") as page:
-        client = client_of(make_key(page, "short-lived"))
-        client.models.list()
+        client = known_client(make_key(page, "short-lived"))
         page.goto("/t/acme/keys")
         page.get_by_role("link", name="Revoke short-lived").click()
         page.get_by_label("Write “short-lived” to confirm").fill("short-lived")
         page.get_by_role("button", name="Revoke the key").click()
         expect(page.get_by_role("row").filter(has_text="short-lived")).to_contain_text("Revoked")
-
-        def refused() -> bool:
-            try:
-                client.models.list()
-            except openai.AuthenticationError:
-                return True
-            return False
-
-        wait_for(refused, "the refusal of a revoked key")
+        wait_for(lambda: not knows(client), "the refusal of a revoked key")
 
 
 def test_an_expired_session_takes_a_live_page_to_sign_in(visitor):
