@@ -19,26 +19,35 @@ from dataplane.contracts.catalog import Catalog
 from dataplane.contracts.errors import ApiError, Code, envelope
 from dataplane.contracts.headers import PUBLIC_REQUEST_ID
 from dataplane.contracts.internal_calls import is_internal
-from dataplane.gateway import metrics, reply
+from dataplane.gateway import metrics, reply, tokenizing
 from dataplane.gateway.cold_queue import Bounds
 from dataplane.gateway.completions import Completions
 from dataplane.gateway.demand import DemandPost
 from dataplane.gateway.door import Door, Headers, wall_ms
 from dataplane.gateway.exchange import Running
+from dataplane.gateway.intake import Bodies
 from dataplane.gateway.limits import Limiter
 from dataplane.gateway.metrics import Metrics
 from dataplane.gateway.proxy import Proxy
 from dataplane.gateway.replicas import Replicas
 from dataplane.gateway.settings import Settings
 from dataplane.gateway.snapshot import ModelList, Snapshot
+from dataplane.gateway.tokenizing import Tokenizing
 from dataplane.gateway.waiting_room import WaitingRoom
+from dataplane.http_server.asgi import ClientGone
 from dataplane.spool.shipper import ShipError, Shipper
 from dataplane.spool.writer import SpoolWriter
 
 _REVIEW_S = 1.0
 _RESTART_S = 1.0
 _LAST_SHIPMENT_S = 3.0
-_PATHS = ("POST /v1/chat/completions", "POST /v1/completions", "GET /v1/models", "GET /v1/models/{name}")
+_PATHS = (
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "GET /v1/models",
+    "GET /v1/models/{name}",
+    *(f"POST {path}" for path in tokenizing.PATHS),
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -84,6 +93,7 @@ class Gateway:
         self._watch_gauges()
 
     def _application(self) -> Starlette:
+        bodies = Bodies(self.settings.max_held_bytes, self.settings.max_tenant_held_bytes)
         completions = Completions(
             settings=self.settings,
             door=self._door,
@@ -92,17 +102,27 @@ class Gateway:
             spool=self.spool,
             proxy=Proxy(self.replicas, self.room, self.settings.silent_replica_s),
             metrics=self.metrics,
+            bodies=bodies,
+        )
+        tokens = Tokenizing(
+            settings=self.settings, door=self._door, limiter=self.limiter, replicas=self.replicas, bodies=bodies
         )
         app = Starlette(
             routes=[
                 Route("/v1/chat/completions", completions, methods=["POST"]),
                 Route("/v1/completions", completions, methods=["POST"]),
+                *(Route(path, tokens.answer, methods=["POST"]) for path in tokenizing.PATHS),
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/models/{name:path}", self._model, methods=["GET"]),
                 Route("/health", self._health, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
             ],
-            exception_handlers={ApiError: _api_error, HTTPException: _http_error, Exception: _broke},
+            exception_handlers={
+                ApiError: _api_error,
+                HTTPException: _http_error,
+                ClientGone: _client_gone,
+                Exception: _broke,
+            },
         )
         app.router.redirect_slashes = False
         return app
@@ -247,6 +267,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if error.headers and "Allow" in error.headers:
         response.headers["allow"] = error.headers["Allow"]
     return response
+
+
+async def _client_gone(_: Request, error: Exception) -> Response:
+    """Nobody is there to read it."""
+    return Response(status_code=Code.INVALID_REQUEST.status)
 
 
 async def _broke(_: Request, error: Exception) -> Response:

@@ -55,6 +55,7 @@ class Completions:
         spool: Spool,
         proxy: Proxy,
         metrics: Metrics,
+        bodies: Bodies,
     ) -> None:
         self._settings = settings
         self._door = door
@@ -63,7 +64,7 @@ class Completions:
         self._spool = spool
         self._proxy = proxy
         self._metrics = metrics
-        self._bodies = Bodies(settings.max_held_bytes, settings.max_tenant_held_bytes)
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
@@ -110,7 +111,9 @@ class Completions:
         deployment, version_id = choice.deployment, choice.arm.version_id
         wait = patience.of(asked, deployment.idle, stream=taken.stream, max_wait_s=self._settings.max_cold_wait_s)
         context_tokens = snapshot.context_tokens(deployment, version_id, caller.tenant.id)
-        tokens = limits.request_tokens(caller.tenant, caller.key, taken.prompt_tokens, taken.max_tokens, context_tokens)
+        tokens = limits.request_tokens(
+            caller.tenant, caller.key, taken.prompt_tokens, taken.max_tokens, context_tokens, n=taken.n
+        )
         reservation = await self._reserve(caller, tokens, reply)
         return Exchange(
             request_id=reply.request_id,

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from dataplane.contracts.errors import ApiError, Code
+from dataplane.contracts.sampling import MAX_CHOICES
 
 _BYTES_PER_TOKEN = 4
 _MAX_MODEL_CHARS = 256
@@ -28,12 +29,13 @@ class Intake(msgspec.Struct, frozen=True):
     """A request body and what was read in it.
 
     ``prompt_tokens`` is an estimate; ``max_tokens`` is None where the caller set none, or set one that only the replica
-    can explain to be wrong.
+    can explain to be wrong; such an ``n`` is 1.
     """
 
     body: bytes
     model: str
     stream: bool
+    n: int
     max_tokens: int | None
     prompt_tokens: int
 
@@ -97,6 +99,7 @@ class _Fields(msgspec.Struct):
 
     model: msgspec.Raw = msgspec.Raw()
     stream: msgspec.Raw = msgspec.Raw()
+    n: msgspec.Raw = msgspec.Raw()
     max_tokens: msgspec.Raw = msgspec.Raw()
     max_completion_tokens: msgspec.Raw = msgspec.Raw()
 
@@ -113,7 +116,8 @@ def parse(body: bytes) -> Intake:
     try:
         fields = _FIELDS.decode(body)
         chars = len(body.decode())
-        model, stream, max_tokens = _value(fields.model), _value(fields.stream), _max_tokens(fields)
+        model, stream, n = _value(fields.model), _value(fields.stream), _value(fields.n)
+        max_tokens = _max_tokens(fields)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(Code.INVALID_JSON, f"The request body is not a JSON object: {error}.") from error
     if not isinstance(model, str) or not 0 < len(model) <= _MAX_MODEL_CHARS:
@@ -128,6 +132,7 @@ def parse(body: bytes) -> Intake:
         body=body,
         model=model,
         stream=bool(stream),
+        n=n if type(n) is int and 1 <= n <= MAX_CHOICES else 1,
         max_tokens=max_tokens,
         prompt_tokens=estimate_prompt_tokens(chars, len(body)),
     )

@@ -75,19 +75,20 @@ def scopes_of(tenant: TenantEntry, key: KeyEntry) -> tuple[Scope, ...]:
 
 
 def request_tokens(
-    tenant: TenantEntry, key: KeyEntry, prompt_tokens: int, max_tokens: int | None, context_tokens: int
+    tenant: TenantEntry, key: KeyEntry, prompt_tokens: int, max_tokens: int | None, context_tokens: int, *, n: int = 1
 ) -> int:
     """Return how many tokens to reserve: the prompt's estimate and all the output that the request may ask for.
 
-    Without ``max_tokens`` that is the rest of the context, but no more than a minute's limit: such a request then runs
-    alone instead of never.
+    Without ``max_tokens`` each of the ``n`` choices may have the rest of the context, but all together no more than a
+    minute's limit: such a request then runs alone instead of never.
 
     Raises:
         ApiError: MAX_REQUEST_TOKENS: it would never pass, so no retry is suggested.
     """
-    output_tokens = max(1, context_tokens - prompt_tokens) if max_tokens is None else max_tokens
+    output_tokens = n * (max(1, context_tokens - prompt_tokens) if max_tokens is None else max_tokens)
     tokens = prompt_tokens + output_tokens
-    said = f"'max_tokens' of {max_tokens}" if max_tokens is not None else f"the {output_tokens} it may generate"
+    said = f"'max_tokens' of {max_tokens}" if max_tokens is not None else f"the {output_tokens // n} it may generate"
+    said += f" for each of {n} choices" if n > 1 else ""
     for owner, limits in (("tenant", tenant.limits), ("key", key.limits)):
         if limits.max_request_tokens is not None and tokens > limits.max_request_tokens:
             raise ApiError(

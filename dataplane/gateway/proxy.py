@@ -95,7 +95,7 @@ class Proxy:
             upstream.close()
 
     async def _relay_stream(self, exchange: Exchange, attempt: Attempt, upstream: Upstream, reply: Reply) -> None:
-        events = EventStream()
+        events = EventStream(exchange.intake.n)
         attempt.tally = events.tally
         while events.end in (End.OPEN, End.HELD):
             piece = await upstream.read()

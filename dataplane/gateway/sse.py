@@ -2,7 +2,7 @@
 
 A stream ends in exactly one of: a finish reason and ``[DONE]``; an error event; a TCP abort. So from the event with the
 finish reason on, everything is held until ``[DONE]`` is there: a replica that dies in between has not finished, and its
-caller gets the error event instead of both or neither.
+caller gets the error event instead of both or neither. Of several choices the last to finish decides.
 """
 
 from enum import Enum
@@ -18,6 +18,7 @@ _METER = b": t="
 
 
 class _Choice(msgspec.Struct):
+    index: int = 0
     finish_reason: str | None = None
 
 
@@ -41,18 +42,24 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 
 
 class Tally(msgspec.Struct):
-    """What a replica said of one attempt so far. ``prompt_tokens`` None: nothing yet."""
+    """What a replica said of one attempt so far. ``prompt_tokens`` None: nothing yet.
+
+    ``finished`` are the choices that have their finish reason, of which ``finish_reason`` is the last.
+    """
 
     prompt_tokens: int | None = None
     cached_tokens: int = 0
     completion_tokens: int = 0
     finish_reason: str = ""
+    finished: set[int] = set()
     error: ErrorBody | None = None
 
     def read(self, chunk: _Chunk) -> None:
         """Take over what an answer, or an event of one, says."""
         for choice in chunk.choices:
-            self.finish_reason = choice.finish_reason or self.finish_reason
+            if choice.finish_reason:
+                self.finish_reason = choice.finish_reason
+                self.finished.add(choice.index)
         if chunk.usage is not None:
             self.prompt_tokens = chunk.usage.prompt_tokens
             self.completion_tokens = max(self.completion_tokens, chunk.usage.completion_tokens)
@@ -76,7 +83,7 @@ class End(Enum):
 
     OPEN = "open"
     HELD = "held"
-    """A finish reason was seen, [DONE] was not."""
+    """Every choice has its finish reason, [DONE] was not seen."""
     DONE = "done"
     FAILED = "failed"
     """The replica sent an error event."""
@@ -95,9 +102,13 @@ class EventStream:
     """Reads the stream of one attempt.
 
     ``tally`` and ``end`` say what is known after the last :meth:`feed`, ``fault`` why the end is BROKEN.
+
+    Args:
+        n: choices that it has.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, n: int = 1) -> None:
+        self._n = n
         self.tally = Tally()
         self.end = End.OPEN
         self.fault = ""
@@ -159,7 +170,7 @@ class EventStream:
         self.tally.read(chunk)
         if self.tally.error is not None:
             self.end = End.FAILED
-        elif self.tally.finish_reason:
+        elif len(self.tally.finished) >= self._n:
             self.end = End.HELD
 
     def _read_meter(self, line: bytes) -> None:
