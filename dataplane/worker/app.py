@@ -1,9 +1,9 @@
 """The HTTP side: routes, the two completion endpoints, and the ways a response can end."""
 
 import asyncio
-import contextlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -17,51 +17,42 @@ from starlette.routing import Route
 from dataplane.contracts import headers
 from dataplane.contracts.errors import ApiError, Code, envelope
 from dataplane.contracts.generation import Submit
-from dataplane.http_server.asgi import ClientGone, Receive, Scope, Send
 from dataplane.spool.writer import SpoolWriter
-from dataplane.worker import answers, doors, requests
+from dataplane.worker import answers, requests
 from dataplane.worker.answers import AnswerWriter, Endpoint, Usage
 from dataplane.worker.doors import Caller
+from dataplane.worker.endpoint import JsonEndpoint
 from dataplane.worker.exchange import Exchange, until_gone
 from dataplane.worker.generation import Generation
 from dataplane.worker.meter import Meter
 from dataplane.worker.metrics import Metrics
+from dataplane.worker.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from dataplane.worker.replica import Model, Replica
-from dataplane.worker.requests import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
+from dataplane.worker.requests import GenerationRequest
+from dataplane.worker.tokenizing import DetokenizeEndpoint, TokenizeEndpoint
 
 _PARSERS = {Endpoint.COMPLETIONS: requests.parse_completion, Endpoint.CHAT: requests.parse_chat}
+_Request = TypeVar("_Request")
 _SMALL_BODY_BYTES = 32 * 1024
 _log = structlog.get_logger(__name__)
 
 
-class CompletionEndpoint:
-    """``POST /v1/completions`` or ``/v1/chat/completions`` as an ASGI application."""
+class CompletionEndpoint(JsonEndpoint):
+    """``POST /v1/completions`` or ``/v1/chat/completions``; a client that goes away takes its sequences with it."""
 
     def __init__(self, worker: "Worker", endpoint: Endpoint) -> None:
-        self._worker = worker
+        super().__init__(worker)
         self._endpoint = endpoint
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; a client that goes away takes its sequence with it."""
-        exchange = Exchange(scope, receive, send, self._worker.patience_s)
-        caller = Caller(request_id="")
-        try:
-            caller = doors.read_caller(scope, self._worker.trust_header)
-            request = await self._worker.read(self._endpoint, await exchange.body())
-            with self._worker.replica.running(caller, request.model) as model:
-                await until_gone(exchange, self._generate(exchange, caller, request, model))
-        except ClientGone:
-            _log.info("client_gone", request_id=caller.request_id)
-        except ApiError as error:
-            await self._fail(exchange, caller, error)
-        except Exception:  # noqa: BLE001 - the last line of defence: one request fails, with an answer
-            _log.exception("request_crashed", request_id=caller.request_id)
-            await self._fail(exchange, caller, ApiError(Code.INTERNAL, "something went wrong on our side; try again"))
+    async def _answer(self, exchange: Exchange, caller: Caller) -> None:
+        request = await self._worker.read(_PARSERS[self._endpoint], await exchange.body())
+        with self._worker.replica.running(caller, request.model) as model:
+            await until_gone(exchange, self._generate(exchange, caller, request, model))
 
     async def _generate(self, exchange: Exchange, caller: Caller, request: GenerationRequest, model: Model) -> None:
         worker = self._worker
         meter = worker.meter(caller, self._endpoint, request.stream)
-        prompt_token_ids = await worker.encode(request, model, caller.tenant_id)
+        prompt_token_ids = await worker.encode(request.prompt, model, caller.tenant_id)
         sampling = requests.sampling_of(
             request,
             prompt_tokens=len(prompt_token_ids),
@@ -85,17 +76,6 @@ class CompletionEndpoint:
                 await _stream(exchange, caller, generation, meter, answer)
             else:
                 await _answer_whole(exchange, caller, generation, meter, answer)
-
-    async def _fail(self, exchange: Exchange, caller: Caller, error: ApiError) -> None:
-        if not exchange.started:
-            self._worker.metrics.rejected(caller.tenant_id, error.code.code)
-            _log.info("request_refused", request_id=caller.request_id, code=error.code.code, param=error.param)
-        with contextlib.suppress(ClientGone):
-            if exchange.started:
-                await exchange.write(answers.error_event(error, caller.request_id), more=False)
-            else:
-                body = envelope(error, caller.request_id or None)
-                await exchange.whole(error.code.status, body, _error_headers(error, caller.request_id))
 
 
 async def _stream(
@@ -126,13 +106,6 @@ async def _answer_whole(
     await exchange.whole(200, body, {headers.PUBLIC_REQUEST_ID: caller.request_id})
 
 
-def _error_headers(error: ApiError, request_id: str) -> dict[str, str]:
-    fields = {headers.PUBLIC_REQUEST_ID: request_id} if request_id else {}
-    if error.retry_after_s is not None:
-        fields["retry-after"] = str(max(1, round(error.retry_after_s)))
-    return fields
-
-
 class Worker:
     """What the HTTP side works with.
 
@@ -155,13 +128,12 @@ class Worker:
         # One thread: with several, the loop would wait for each of them in turn to get the interpreter's lock.
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
 
-    async def read(self, endpoint: Endpoint, body: bytes) -> GenerationRequest:
+    async def read(self, parse: Callable[[bytes], _Request], body: bytes) -> _Request:
         """Read a body without holding up the streams of others: a large one beside the event loop.
 
         Raises:
             ApiError: it is refused.
         """
-        parse = _PARSERS[endpoint]
         if len(body) <= _SMALL_BODY_BYTES:
             return parse(body)
         return await asyncio.get_running_loop().run_in_executor(self._reading, parse, body)
@@ -177,14 +149,14 @@ class Worker:
             replica_id=self.replica.replica_id,
         )
 
-    async def encode(self, request: GenerationRequest, model: Model, tenant_id: str) -> list[int]:
+    async def encode(self, prompt: Prompt, model: Model, tenant_id: str) -> list[int]:
         """Return the prompt's token ids.
 
         Raises:
             ApiError: the tokenizer or the chat template refuses it, or it is empty.
         """
         tokenizer, most = self.replica.tokenizer, model.context_tokens
-        match request.prompt:
+        match prompt:
             case TextPrompt(text):
                 token_ids = await tokenizer.encode_text(text, tenant_id=tenant_id, max_tokens=most)
             case ChatPrompt(messages):
@@ -201,6 +173,8 @@ class Worker:
             routes=[
                 Route("/v1/completions", CompletionEndpoint(self, Endpoint.COMPLETIONS), methods=["POST"]),
                 Route("/v1/chat/completions", CompletionEndpoint(self, Endpoint.CHAT), methods=["POST"]),
+                Route("/tokenize", TokenizeEndpoint(self), methods=["POST"]),
+                Route("/detokenize", DetokenizeEndpoint(self), methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/health", self._health),
                 Route("/metrics", self._metrics),

@@ -6,7 +6,7 @@ from typing import Any
 
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.http_server.asgi import ClientGone, Receive, Scope, Send, abort_of, gone, read_body
-from dataplane.worker import requests
+from dataplane.worker import bodies
 
 
 class Exchange:
@@ -35,7 +35,7 @@ class Exchange:
         media_type = sent.get(b"content-type", b"").split(b";")[0].strip().lower()
         if media_type != b"application/json":
             raise ApiError(Code.INVALID_REQUEST, "the content-type must be application/json")
-        return await read_body(self.scope, self._receive, requests.MAX_BODY_BYTES)
+        return await read_body(self.scope, self._receive, bodies.MAX_BODY_BYTES)
 
     async def disconnected(self) -> None:
         """Return when the client closes its connection."""

@@ -4,47 +4,17 @@ Field names and meanings follow OpenAI's API reference (completions and chat com
 ``min_p``, ``repetition_penalty``, ``ignore_eos``, ``min_tokens`` and ``stop_token_ids``.
 """
 
-import re
 import secrets
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from dataplane.contracts import strict_json
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.sampling import SamplingParams
-from dataplane.worker import parameters
+from dataplane.worker import bodies, parameters, prompts
 from dataplane.worker.parameters import invalid, unsupported
-
-MAX_BODY_BYTES = 4 * 1024 * 1024
-_MAX_PARTS = 32 * 1024
-"""Strings, lists and objects in a body: a plain message has five."""
-_MAX_ITEMS = 132 * 1024
-"""Items of its lists and objects: as many token ids as a long context has, and all else."""
-_ROLES = ("system", "developer", "user", "assistant")
-_NUL = re.compile(rb"\\u0000")
-
-
-class TextPrompt(msgspec.Struct, frozen=True):
-    """A prompt to encode as it stands."""
-
-    text: str
-
-
-class TokenPrompt(msgspec.Struct, frozen=True):
-    """A prompt that is token ids already."""
-
-    token_ids: list[int]
-
-
-class ChatPrompt(msgspec.Struct, frozen=True):
-    """Messages to render: JSON of a list of {role, content}, both strings."""
-
-    messages: bytes
-
-
-Prompt = TextPrompt | TokenPrompt | ChatPrompt
+from dataplane.worker.prompts import ChatPrompt, Prompt
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,28 +83,25 @@ class _ChatFields(_Fields, kw_only=True, forbid_unknown_fields=True):
     top_logprobs: int | None = None
 
 
-_AnyFields = TypeVar("_AnyFields", bound=_Fields)
-
-
 def parse_completion(raw: bytes) -> GenerationRequest:
     """Read the body of ``/v1/completions``.
 
     Raises:
         ApiError: 400, naming the field at fault.
     """
-    fields = _convert(_load(raw), parameters.COMPLETION, _CompletionFields)
+    fields = bodies.convert(bodies.load(raw), parameters.COMPLETION, _CompletionFields)
     if fields.best_of not in (None, fields.n):
         raise unsupported("best_of", " unless it equals n")
-    return _checked(fields, _completion_prompt(fields.prompt), logprobs=fields.logprobs, echo=fields.echo)
+    return _checked(fields, prompts.of_completion(fields.prompt), logprobs=fields.logprobs, echo=fields.echo)
 
 
 def parse_chat(raw: bytes) -> GenerationRequest:
     """Read the body of ``/v1/chat/completions``. Raises as :func:`parse_completion`."""
-    fields = _convert(_load(raw), parameters.CHAT, _ChatFields)
+    fields = bodies.convert(bodies.load(raw), parameters.CHAT, _ChatFields)
     if fields.top_logprobs and not fields.logprobs:
         raise invalid("top_logprobs", "it is allowed only when logprobs is true")
     return _checked(
-        fields, _chat_prompt(fields.messages), logprobs=(fields.top_logprobs or 0) if fields.logprobs else None
+        fields, prompts.of_chat(fields.messages), logprobs=(fields.top_logprobs or 0) if fields.logprobs else None
     )
 
 
@@ -213,7 +180,7 @@ def _check_scores(request: GenerationRequest, prompt_tokens: int, max_tokens: in
         )
 
 
-def check_token_ids(token_ids: list[int], vocab_size: int) -> None:
+def check_token_ids(token_ids: list[int], vocab_size: int, field: str = "prompt") -> None:
     """Check a caller's own token ids.
 
     Raises:
@@ -221,41 +188,7 @@ def check_token_ids(token_ids: list[int], vocab_size: int) -> None:
     """
     for token_id in token_ids:
         if not 0 <= token_id < vocab_size:
-            raise invalid("prompt", f"{token_id} is no token id, they are from 0 to {vocab_size - 1}")
-
-
-def _load(raw: bytes) -> dict[str, Any]:
-    try:
-        strict_json.check_counts(raw, _MAX_PARTS, _MAX_ITEMS)
-    except strict_json.StrictJsonError as error:
-        raise ApiError(Code.INVALID_REQUEST, f"the body is too much for one request: {error}") from error
-    try:
-        fields = strict_json.loads_object(raw, MAX_BODY_BYTES)
-    except strict_json.StrictJsonError as error:
-        raise ApiError(Code.INVALID_JSON, f"the body cannot be read: {error}") from error
-    if _NUL.search(raw) and _has_nul(fields):
-        raise ApiError(Code.INVALID_REQUEST, "the body has a NUL character, which no text may have; remove it")
-    return fields
-
-
-def _has_nul(value: object) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any(_has_nul(part) for pair in value.items() for part in pair)
-    return isinstance(value, list) and any(map(_has_nul, value))
-
-
-def _convert(fields: Mapping[str, Any], supported: frozenset[str], kind: type[_AnyFields]) -> _AnyFields:
-    kept = parameters.supported_only(fields, supported)
-    try:
-        return msgspec.convert(kept, kind, str_keys=True)
-    except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at ")
-        path = place.removeprefix("`key` in ").strip("`").removeprefix("$.")
-        if missing := re.search(r"missing required field `(\w+)`", message):
-            raise invalid(missing[1], "it is required") from error
-        raise invalid(path or "body", message[:1].lower() + message[1:]) from error
+            raise invalid(field, f"{token_id} is no token id, they are from 0 to {vocab_size - 1}")
 
 
 def _checked(fields: _Fields, prompt: Prompt, *, logprobs: int | None, echo: bool = False) -> GenerationRequest:
@@ -309,61 +242,3 @@ def _include_usage(options: Mapping[str, Any] | None, stream: bool) -> bool:
         if not (name == "include_obfuscation" and value in (False, None)):
             raise unsupported(f"stream_options.{name[:100]}")
     return bool(options.get("include_usage"))
-
-
-def _completion_prompt(prompt: str | list[Any]) -> Prompt:
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    if isinstance(prompt, str):
-        if not prompt:
-            raise invalid("prompt", "it must not be empty")
-        return TextPrompt(prompt)
-    if not prompt:
-        raise invalid("prompt", "it must not be empty")
-    if isinstance(prompt[0], str | list):
-        raise unsupported("prompt", f" with {len(prompt)} prompts in one request: send one request for each")
-    if not all(type(token_id) is int for token_id in prompt):
-        raise invalid("prompt", "expected a string, or a list of token ids")
-    return TokenPrompt(prompt)
-
-
-def _chat_prompt(messages: list[dict[str, Any]]) -> ChatPrompt:
-    if not messages:
-        raise invalid("messages", "it must not be empty")
-    return ChatPrompt(msgspec.json.encode([_message(index, message) for index, message in enumerate(messages)]))
-
-
-def _message(index: int, message: Mapping[str, Any]) -> dict[str, str]:
-    path = f"messages[{index}]."
-    for name, value in message.items():
-        # What an answer of ours or of OpenAI carries when it is sent back as history, and says nothing.
-        if name not in ("role", "content") and value not in (None, []):
-            raise unsupported(f"{path}{name[:100]}")
-    role = message.get("role")
-    if role in ("tool", "function"):
-        raise unsupported(f"{path}role", f" with the value {role}")
-    if role not in _ROLES:
-        raise invalid(f"{path}role", f"it must be one of {', '.join(_ROLES)}")
-    return {
-        "role": "system" if role == "developer" else role,
-        "content": _content(f"{path}content", message.get("content")),
-    }
-
-
-def _content(path: str, content: object) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise invalid(path, "expected a string, or a list of text parts")
-    texts = []
-    for index, part in enumerate(content):
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise invalid(f"{path}[{index}]", "expected an object with a type")
-        if part["type"] != "text":
-            raise unsupported(f"{path}[{index}].type", f" with the value {part['type'][:50]}: only text is")
-        for name in part.keys() - {"type", "text"}:
-            raise unsupported(f"{path}[{index}].{name[:100]}")
-        if not isinstance(part.get("text"), str):
-            raise invalid(f"{path}[{index}].text", "expected a string")
-        texts.append(part["text"])
-    return "\n".join(texts)

@@ -7,10 +7,10 @@ import tracemalloc
 import pytest
 
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.worker import app, requests
-from dataplane.worker.answers import Endpoint
+from dataplane.worker import requests
 from dataplane.worker.app import Worker
 from dataplane.worker.metrics import Metrics
+from dataplane.worker.prompts import TokenPrompt
 from dataplane.worker.replica import Replica
 from dataplane.worker.requests import GenerationRequest
 
@@ -41,12 +41,9 @@ class Held:
         return requests.parse_chat(body)
 
 
-async def test_the_loop_turns_as_often_as_it_likes_while_a_large_body_is_read(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_loop_turns_as_often_as_it_likes_while_a_large_body_is_read(worker: Worker) -> None:
     held = Held()
-    monkeypatch.setitem(app._PARSERS, Endpoint.CHAT, held)
-    reading = [asyncio.create_task(worker.read(Endpoint.CHAT, LARGE)) for _ in range(3)]
+    reading = [asyncio.create_task(worker.read(held, LARGE)) for _ in range(3)]
     turns = 0
     while turns < TURNS:
         await asyncio.sleep(0)
@@ -60,13 +57,13 @@ async def test_the_loop_turns_as_often_as_it_likes_while_a_large_body_is_read(
 async def test_a_small_body_waits_for_no_thread(worker: Worker) -> None:
     small = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
     with pytest.raises(StopIteration) as done:
-        worker.read(Endpoint.CHAT, small).send(None)
+        worker.read(requests.parse_chat, small).send(None)
     assert done.value.value == requests.parse_chat(small)
 
 
 async def test_what_is_wrong_with_a_large_body_is_told_as_of_a_small_one(worker: Worker) -> None:
     with pytest.raises(ApiError) as refusal:
-        await worker.read(Endpoint.CHAT, LARGE[:-1])
+        await worker.read(requests.parse_chat, LARGE[:-1])
     assert refusal.value.code is Code.INVALID_JSON
 
 
@@ -96,4 +93,4 @@ def test_a_long_text_may_say_anything(text: str) -> None:
 
 def test_a_prompt_of_as_many_ids_as_a_long_context_has_is_read() -> None:
     body = b'{"model":"m","prompt":[' + b"1," * 131_071 + b"1]}"
-    assert requests.parse_completion(body).prompt == requests.TokenPrompt([1] * 131_072)
+    assert requests.parse_completion(body).prompt == TokenPrompt([1] * 131_072)

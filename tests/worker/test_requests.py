@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.worker import parameters, requests
-from dataplane.worker.requests import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
+from dataplane.worker.prompts import ChatPrompt, TextPrompt, TokenPrompt
+from dataplane.worker.requests import GenerationRequest
 
 PROMPT = {"model": "m", "prompt": "hi"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
