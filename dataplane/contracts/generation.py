@@ -242,14 +242,22 @@ class EncodeText(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class EncodeChat(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Render the chat template over ``messages`` (JSON of a list of {role, content}) and encode the result.
+    """Render the chat template over ``messages`` and encode the result.
 
-    ``max_tokens`` as in :class:`EncodeText`.
+    ``messages`` is JSON of a list of :class:`dataplane.text.tokenizer.Message`, ``tools`` of a list of tools in
+    OpenAI's shape. ``max_tokens`` as in :class:`EncodeText`.
     """
 
     call: int
     messages: bytes
     max_tokens: int | None = None
+    tools: bytes = b"[]"
+
+
+class FindCallForm(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Ask in which form the model calls functions. Answered by :class:`CallFormFound`."""
+
+    call: int
 
 
 class DecodeTokens(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -274,7 +282,7 @@ class CloseStream(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     stream: str
 
 
-ToTokenizer = OpenTokenizer | EncodeText | EncodeChat | DecodeTokens | SpellTokens | CloseStream
+ToTokenizer = OpenTokenizer | EncodeText | EncodeChat | FindCallForm | DecodeTokens | SpellTokens | CloseStream
 
 # tokenizer child -> server
 
@@ -288,6 +296,13 @@ class Encoded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
     call: int
     token_ids: list[int]
+
+
+class CallFormFound(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The name of one of :data:`dataplane.text.grammar.CALL_FORMS`."""
+
+    call: int
+    form: str
 
 
 class Decoded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -312,4 +327,4 @@ class TokenizerError(_Message, frozen=True, tag=True, forbid_unknown_fields=True
     message: str
 
 
-FromTokenizer = TokenizerOpened | Encoded | Decoded | Spelled | TokenizerError
+FromTokenizer = TokenizerOpened | Encoded | CallFormFound | Decoded | Spelled | TokenizerError

@@ -23,12 +23,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from dataplane import sandbox
 from dataplane.contracts.errors import Code
 from dataplane.contracts.generation import (
+    CallFormFound,
     CloseStream,
     Decoded,
     DecodeTokens,
     EncodeChat,
     Encoded,
     EncodeText,
+    FindCallForm,
     FromTokenizer,
     OpenTokenizer,
     Spelled,
@@ -44,6 +46,7 @@ from dataplane.text.tokenizer import ModelTokenizer, TextFailed
 DEFAULT_MEMORY_BYTES = 1024 * 1024 * 1024
 _OPEN_FILES = 32
 _Message = TypeVar("_Message")
+_ForMainThread = OpenTokenizer | EncodeText | EncodeChat | FindCallForm
 _OPEN_CALL = -1
 _SWITCH_INTERVAL_S = 0.001
 """How long the decoding thread waits for the interpreter's lock while a template is rendered."""
@@ -55,7 +58,7 @@ class _Child:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
-        self._prompts: queue.SimpleQueue[OpenTokenizer | EncodeText | EncodeChat | None] = queue.SimpleQueue()
+        self._prompts: queue.SimpleQueue[_ForMainThread | None] = queue.SimpleQueue()
         self._streams: dict[str, TextStream] = {}
         self._tokenizer: ModelTokenizer | None = None
 
@@ -84,15 +87,18 @@ class _Child:
         else:
             self._prompts.put(message)
 
-    def _work(self, message: OpenTokenizer | EncodeText | EncodeChat) -> FromTokenizer:
+    def _work(self, message: _ForMainThread) -> FromTokenizer:
         if isinstance(message, OpenTokenizer):
             self._streams.clear()
             self._tokenizer = ModelTokenizer(Path(message.model_dir))
             return TokenizerOpened()
+        if isinstance(message, FindCallForm):
+            return CallFormFound(call=message.call, form=self._opened.call_form().name)
         if isinstance(message, EncodeText):
             token_ids = self._opened.encode_text(message.text, message.max_tokens)
         else:
-            token_ids = self._opened.encode_chat(self._opened.render_chat(message.messages, message.max_tokens))
+            chat = self._opened.render_chat(message.messages, message.max_tokens, raw_tools=message.tools)
+            token_ids = self._opened.encode_chat(chat)
         return Encoded(call=message.call, token_ids=token_ids)
 
     def _decode(self, message: DecodeTokens) -> FromTokenizer:

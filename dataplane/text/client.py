@@ -14,12 +14,14 @@ import structlog
 
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import (
+    CallFormFound,
     CloseStream,
     Decoded,
     DecodeTokens,
     EncodeChat,
     Encoded,
     EncodeText,
+    FindCallForm,
     FromTokenizer,
     OpenTokenizer,
     Spelled,
@@ -28,11 +30,14 @@ from dataplane.contracts.generation import (
     TokenizerOpened,
 )
 from dataplane.contracts.wire import FrameError, frame
+from dataplane.text.grammar import CALL_FORMS, CallForm
 from dataplane.text.process import TokenizerProcess
 
 _log = structlog.get_logger(__name__)
 
 _START_TIMEOUT_S = 60.0
+_Prompt = EncodeText | EncodeChat | FindCallForm
+_Answer = Encoded | CallFormFound | Decoded | Spelled
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 5.0
 _MAX_DECODE_DEATHS = 3
 """A decode call that was waiting at so many deaths of the child fails: pure Python, it is not what kills, but it must
@@ -46,13 +51,13 @@ class _Call:
         ApiError: it cannot be sent: a lone surrogate, or longer than a frame.
     """
 
-    def __init__(self, message: EncodeText | EncodeChat | DecodeTokens | SpellTokens) -> None:
+    def __init__(self, message: _Prompt | DecodeTokens | SpellTokens) -> None:
         self.message = message
         try:
             self.frame = frame(message)
         except (FrameError, UnicodeEncodeError) as error:
             raise ApiError(Code.INVALID_PARAMETER, f"The prompt cannot be encoded: {error}") from error
-        self.answer: asyncio.Future[Encoded | Decoded | Spelled] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self.deaths = 0
         self.sent_at_s: float | None = None
 
@@ -109,6 +114,7 @@ class TokenizerClient:
         self._encoding: _Call | None = None
         self._to_encode = _Turns()
         self._streams: dict[str, list[int]] = {}
+        self._call_form: CallForm | None = None
         self._spellings: dict[int, bytes] = {}
         self.restarts = 0
 
@@ -151,19 +157,36 @@ class TokenizerClient:
         """
         return await self._encode(EncodeText(call=self._new_call(), text=text, max_tokens=max_tokens), tenant_id)
 
-    async def encode_chat(self, messages: bytes, *, tenant_id: str = "", max_tokens: int | None = None) -> list[int]:
+    async def encode_chat(
+        self, messages: bytes, *, tools: bytes = b"[]", tenant_id: str = "", max_tokens: int | None = None
+    ) -> list[int]:
         """Return the token ids of a chat, opened for the assistant's answer.
 
         Args:
-            messages: JSON of a list of {role, content}, content a string.
+            messages: JSON of a list of :class:`dataplane.text.tokenizer.Message`.
+            tools: JSON of a list of tools that the assistant may call, in OpenAI's shape.
             tenant_id: as in :meth:`encode_text`.
             max_tokens: as in :meth:`encode_text`.
 
         Raises:
             ApiError: no template, messages that it refuses, or a template that fails.
         """
-        message = EncodeChat(call=self._new_call(), messages=messages, max_tokens=max_tokens)
+        message = EncodeChat(call=self._new_call(), messages=messages, max_tokens=max_tokens, tools=tools)
         return await self._encode(message, tenant_id)
+
+    async def call_form(self, *, tenant_id: str = "") -> CallForm:
+        """Return in which form the model calls functions.
+
+        Raises:
+            ApiError: it cannot, or in none that we read.
+        """
+        if self._call_form is None:
+            answer = await self._in_turn(FindCallForm(call=self._new_call()), tenant_id)
+            if isinstance(answer, CallFormFound):
+                self._call_form = CALL_FORMS.get(answer.form)
+            if self._call_form is None:
+                raise ApiError(Code.TOKENIZER_FAILED, "The model's chat template failed.")
+        return self._call_form
 
     async def decode(self, stream: str, token_ids: list[int], *, last: bool = False) -> str:
         """Return the text that ``token_ids``, the next ones of ``stream``, make certain; ``last`` flushes and forgets.
@@ -214,14 +237,17 @@ class TokenizerClient:
         self._next_call += 1
         return self._next_call
 
-    async def _encode(self, message: EncodeText | EncodeChat, tenant_id: str) -> list[int]:
+    async def _encode(self, message: _Prompt, tenant_id: str) -> list[int]:
+        answer = await self._in_turn(message, tenant_id)
+        return answer.token_ids if isinstance(answer, Encoded) else []
+
+    async def _in_turn(self, message: _Prompt, tenant_id: str) -> _Answer:
         call = _Call(message)
         self._to_encode.add(tenant_id, call)
         self._encode_next()
-        answer = await self._answered(call)
-        return answer.token_ids if isinstance(answer, Encoded) else []
+        return await self._answered(call)
 
-    async def _answered(self, call: _Call) -> Encoded | Decoded | Spelled:
+    async def _answered(self, call: _Call) -> _Answer:
         """Wait for the answer; a child that gives none in time is killed, which restarts it."""
         while True:
             try:

@@ -46,8 +46,9 @@ class CallForm(NamedTuple):
 
 HERMES = CallForm("hermes", "<tool_call>", "\n", "\n</tool_call>", "\n", "arguments")
 """Of Hermes, Qwen 2.5 and Qwen 3."""
-LLAMA = CallForm("llama3_json", "", "", "", "; ", "parameters")
+LLAMA = CallForm("llama3_json", "", "", "", "", "parameters")
 """Of Llama 3.1 to 3.3: one call."""
+CALL_FORMS = {form.name: form for form in (HERMES, LLAMA)}
 
 
 class Functions(NamedTuple):

@@ -82,8 +82,14 @@ def _raise_exception(message: str) -> None:
     raise TemplateFailed(f"The model's chat template refuses these messages: {str(message)[:300]}")
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:  # noqa: ANN401 - any value of a template
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: Any,  # noqa: ANN401 - any value of a template
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def check_syntax(source: str, cpu_s: float = TRIAL_CPU_S) -> None:
@@ -121,8 +127,8 @@ class ChatTemplate:
         with _cpu_limit(cpu_s):
             self._template = _environment().from_string(source)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return the prompt of ``messages``, opened for the assistant's answer.
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Return the prompt of ``messages``, opened for the assistant's answer, which may call ``tools``.
 
         Raises:
             TemplateFailed: the template raised, or went over a limit.
@@ -131,7 +137,7 @@ class ChatTemplate:
         length = 0
         context: dict[str, Any] = {
             "messages": messages,
-            "tools": None,
+            "tools": list(tools) or None,
             "documents": None,
             "add_generation_prompt": True,
         }

@@ -11,7 +11,7 @@ between them is encoded without the marks and without control tokens. A chat wit
 every one, is encoded in one go, exactly as transformers does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,9 @@ from tokenizers import Tokenizer
 
 from dataplane.contracts import strict_json
 from dataplane.contracts.errors import Code
+from dataplane.text.call_forms import NoCallForm, form_of
 from dataplane.text.detokenize import Detokenizer, TextStream
+from dataplane.text.grammar import CallForm
 from dataplane.text.template import MAX_TEMPLATE_BYTES, RENDER_CPU_S, ChatTemplate, TemplateFailed
 from dataplane.text.template_source import MAX_SETTINGS_BYTES, SETTINGS, named_tokens, template_source
 from dataplane.text.tokenizer_components import TokenizerRefused
@@ -41,13 +43,26 @@ class TextFailed(Exception):
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One message of a chat, its content flattened to text."""
+    """One message of a chat, its content flattened to text.
+
+    ``tool_calls`` are the assistant's calls in OpenAI's shape, but for ``arguments``, which are an object;
+    ``tool_call_id`` and ``name`` say which of them a message of the role ``tool`` answers.
+    """
 
     role: str
     content: str
+    tool_calls: list[dict[str, Any]] = []
+    tool_call_id: str = ""
+    name: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a template sees: what is not there has no key."""
+        optional = {"tool_calls": self.tool_calls, "tool_call_id": self.tool_call_id, "name": self.name}
+        return {"role": self.role, "content": self.content} | {key: value for key, value in optional.items() if value}
 
 
 _messages: Final = msgspec.json.Decoder(list[Message])
+_tools: Final = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class ModelTokenizer:
@@ -80,6 +95,7 @@ class ModelTokenizer:
         self._specials_begin = tuple({special[:n] for special in self._specials for n in range(1, len(special))})
         self._specials_end = tuple({special[-n:] for special in self._specials for n in range(1, len(special))})
         self._template = load_template(model_dir) if with_template else None
+        self._call_form: CallForm | None = None
 
     def stream(self) -> TextStream:
         """Return a fresh decoding stream."""
@@ -107,26 +123,45 @@ class ModelTokenizer:
         self._check_length(max_tokens, text)
         return _some(self._encode_plain(text, framed=True))
 
-    def render_chat(self, raw_messages: bytes, max_tokens: int | None = None) -> "RenderedChat":
-        """Render the template over a JSON list of {role, content}.
+    def call_form(self) -> CallForm:
+        """Return in which form this model calls functions.
+
+        Raises:
+            TextFailed: it cannot, or in none that we read.
+        """
+        if self._call_form is None:
+            try:
+                self._call_form = form_of(self._required_template)
+            except NoCallForm as error:
+                raise TextFailed(Code.UNSUPPORTED_PARAMETER, f"tools: {error}") from error
+        return self._call_form
+
+    @property
+    def _required_template(self) -> ChatTemplate:
+        if self._template is None:
+            raise TextFailed(Code.TEMPLATE_FAILED, "This model has no chat template; call /v1/completions instead.")
+        return self._template
+
+    def render_chat(
+        self, raw_messages: bytes, max_tokens: int | None = None, *, raw_tools: bytes = b"[]"
+    ) -> "RenderedChat":
+        """Render the template over a JSON list of :class:`Message`, and one of tools in OpenAI's shape.
 
         Raises:
             TextFailed: no template, not such a list, an unknown role, too long as :meth:`encode_text`, or a template
                 that fails.
         """
-        if self._template is None:
-            raise TextFailed(Code.TEMPLATE_FAILED, "This model has no chat template; call /v1/completions instead.")
-        messages = _parse_messages(raw_messages)
+        template, messages = self._required_template, _parse_messages(raw_messages)
         self._check_length(max_tokens, *(message.content for message in messages))
-        mark = _unused_mark([message.content for message in messages])
-        contents = [self._defused(message.content, mark) for message in messages]
-        fields = [{"role": message.role, "content": text} for message, text in zip(messages, contents, strict=True)]
+        given = [[message.fields() for message in messages], _tools.decode(raw_tools)]
+        mark = _unused_mark(_texts(given))
+        defused = self._all_defused(given, mark)
         try:
-            prompt = self._template.render(fields)
+            prompt = template.render(*defused)
         except TemplateFailed as error:
             raise TextFailed(Code.TEMPLATE_FAILED, str(error)) from error
         self._check_length(None, prompt)
-        return RenderedChat(prompt, mark if mark in "".join(contents) else None)
+        return RenderedChat(prompt, mark if defused != given else None)
 
     def encode_chat(self, chat: "RenderedChat") -> list[int]:
         """Return the ids of a rendered chat.
@@ -146,6 +181,14 @@ class ModelTokenizer:
                 token_ids.append(number)
                 end = past
         return _some(token_ids + self._between(chat.prompt[end:], chat.mark))
+
+    def _all_defused(self, value: Any, mark: str) -> Any:  # noqa: ANN401 - the value of a JSON text has any type
+        """Return ``value`` with every text in it, keys too, as :meth:`_defused`."""
+        if isinstance(value, str):
+            return self._defused(value, mark)
+        if isinstance(value, dict):
+            return {self._defused(key, mark): self._all_defused(part, mark) for key, part in value.items()}
+        return [self._all_defused(part, mark) for part in value] if isinstance(value, list) else value
 
     def _defused(self, content: str, mark: str) -> str:
         # Nearly every message is cleared by these few calls; of a chat of thousands, defuse() would take seconds.
@@ -227,7 +270,18 @@ def defuse(content: str, specials: Sequence[str], mark: str) -> str:
     return "".join(marked) + (mark if len(content) in places else "")
 
 
-def _unused_mark(contents: list[str]) -> str:
+def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - the value of a JSON text has any type
+    """Yield every text in ``value``, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value:
+            yield from _texts(part)
+        if isinstance(value, dict):
+            yield from _texts(list(value.values()))
+
+
+def _unused_mark(contents: Iterable[str]) -> str:
     used = set().union(*contents)
     return next(mark for mark in map(chr, _MARKS) if mark not in used)
 

@@ -108,7 +108,7 @@ def test_nothing_beside_a_defused_text_completes_a_special_token(
         (b"[{}]", Code.INVALID_PARAMETER),
         (b'[{"role": "user"}]', Code.INVALID_PARAMETER),
         (b'[{"role": "user", "content": 1}]', Code.INVALID_PARAMETER),
-        (b'[{"role": "user", "content": "a", "name": "x"}]', Code.INVALID_PARAMETER),
+        (b'[{"role": "user", "content": "a", "weight": "x"}]', Code.INVALID_PARAMETER),
         (b'[{"role": "endoftext", "content": "a"}]', Code.INVALID_PARAMETER),
         (b'[{"role": "user", "content": "\\ud800"}]', Code.INVALID_PARAMETER),
         (json.dumps([{"role": "user", "content": "a" * (4 * 1024 * 1024 + 1)}]).encode(), Code.INVALID_PARAMETER),
