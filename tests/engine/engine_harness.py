@@ -4,13 +4,15 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dataplane.contracts.catalog import Share
-from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit
+from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit, TokenScore
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.contracts.usage import Phases
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
-from dataplane.engine.runner import Row, RowFailure
+from dataplane.engine.runner import Row, RowFailure, RowResult, Scored
 from dataplane.engine.sequence import Sequence as EngineSequence
 
 VOCABULARY = 50
@@ -23,8 +25,16 @@ def _cell(previous: int, token_id: int) -> int:
     return (previous * 1_000_003 + token_id * 7_919 + 12_345) % _MODULUS
 
 
-def _draw(cells_sum: int, sampling: SamplingParams, output_index: int, banned: Iterable[int]) -> int:
-    draw = random.Random(f"{cells_sum}:{sampling.seed}:{output_index}").randrange(VOCABULARY)
+def _draw(
+    cells_sum: int,
+    sampling: SamplingParams,
+    output_index: int,
+    banned: Iterable[int],
+    counts: Mapping[int, float] | None,
+) -> int:
+    weighed = sorted(counts.items()) if counts is not None else ""
+    name = f"{cells_sum}:{sampling.seed}:{output_index}:{sampling.choice}:{weighed}"
+    draw = random.Random(name).randrange(VOCABULARY)
     while draw in banned:
         draw = (draw + 1) % VOCABULARY
     return draw
@@ -39,9 +49,14 @@ def reference(request: Submit, eos: Sequence[int] = (EOS,)) -> list[int]:
         cell = _cell(cell, token_id)
         total += cell
     output: list[int] = []
+    seen: dict[int, float] | None = None
+    if sampling.penalises:
+        seen = dict.fromkeys(request.prompt_token_ids, 0.0) if sampling.repetition_penalty != 1 else {}
     while len(output) < sampling.max_tokens:
         banned = stops if len(output) < sampling.min_tokens else ()
-        output.append(_draw(total, sampling, len(output), banned))
+        output.append(_draw(total, sampling, len(output), banned, seen))
+        if seen is not None:
+            seen[output[-1]] = seen.get(output[-1], 0.0) + 1
         if output[-1] in stops and len(output) >= sampling.min_tokens:
             break
         cell = _cell(cell, output[-1])
@@ -60,15 +75,26 @@ class FakeRunner:
         self.cells = [[POISON] * block_size for _ in range(num_blocks)]
         self.raises_for: set[str] = set()
         self.fails_for: set[str] = set()
+        self.forgets_scores = False
         self.computed: dict[str, int] = {}
         self.steps = 0
         self.violations: list[str] = []
 
-    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+    def execute(self, rows: Sequence[Row]) -> list[RowResult]:
         self.steps += 1
         if any(row.request_id in self.raises_for for row in rows):
             raise RuntimeError("the model raised")
-        return [self._compute(row) for row in rows]
+        return [self._scored(row, self._compute(row)) for row in rows]
+
+    def _scored(self, row: Row, result: int | RowFailure | None) -> RowResult:
+        if isinstance(result, RowFailure) or not row.num_scores or self.forgets_scores:
+            return result
+        if any(mine != next_ for mine, next_ in zip(row.score_token_ids, row.token_ids[1:], strict=False)):
+            self.violations.append(f"{row.request_id} scores other tokens than follow its positions")
+        token_ids = [*row.score_token_ids]
+        if result is not None and row.sampling.logprobs is not None:
+            token_ids.append(result)
+        return Scored(result, [TokenScore(token_id, -1.0, []) for token_id in token_ids])
 
     def _compute(self, row: Row) -> int | RowFailure | None:
         if row.request_id in self.fails_for:
@@ -84,7 +110,8 @@ class FakeRunner:
         if not row.sample:
             return None
         total = sum(self._read(row, position) for position in range(row.position + len(row.token_ids)))
-        return _draw(total, row.sampling, row.output_index, row.ban_token_ids)
+        seen = None if row.counts is None else dict(zip(row.counts.token_ids, row.counts.counts, strict=True))
+        return _draw(total, row.sampling, row.output_index, row.ban_token_ids, seen)
 
     def _read(self, row: Row, position: int) -> int:
         cell = self.cells[row.block_table[position // self.block_size]][position % self.block_size]
@@ -100,7 +127,7 @@ class NullRunner:
         self.steps = 0
         self.tokens = 0
 
-    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+    def execute(self, rows: Sequence[Row]) -> list[RowResult]:
         self.steps += 1
         self.tokens += sum(len(row.token_ids) for row in rows)
         return [1 if row.sample else None for row in rows]
@@ -133,26 +160,36 @@ class Driver:
         )
         self.requests: dict[str, Submit] = {}
         self.tokens: dict[str, list[int]] = {}
+        self.scores: dict[str, list[TokenScore]] = {}
         self.ends: dict[str, SequenceDelta] = {}
         self.arrived_s: dict[str, float] = {}
         self.lived_ms: dict[str, float] = {}
         self.aborted: set[str] = set()
         self._poison = poison
 
-    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+    def execute(self, rows: Sequence[Row]) -> list[RowResult]:
         self.now_s += self.step_s
         return self.runner.execute(rows)
 
     # asking
 
     def submit(self, tenant_id: str, prompt: list[int], max_tokens: int = 8, **sampling: Any) -> str:
-        request_id = f"r{len(self.requests)}"
-        request = Submit(request_id, tenant_id, prompt, SamplingParams(max_tokens=max_tokens, **sampling))
-        self.engine.submit(request)
-        self.arrived_s[request_id] = self.now_s
-        self.requests[request_id] = request
-        self.tokens[request_id] = []
-        return request_id
+        return self.submit_several(tenant_id, prompt, max_tokens, **sampling)[0]
+
+    def submit_several(
+        self, tenant_id: str, prompt: list[int], max_tokens: int = 8, n: int = 1, **sampling: Any
+    ) -> list[str]:
+        """Ask for ``n`` choices; each counts as a request of its own from here on."""
+        params = SamplingParams(max_tokens=max_tokens, **sampling)
+        whole = Submit(f"r{len(self.requests)}", tenant_id, prompt, params, n)
+        self.engine.submit(whole)
+        for choice, request_id in enumerate(whole.sequence_ids()):
+            own = msgspec.structs.replace(params, choice=choice)
+            self.requests[request_id] = Submit(request_id, tenant_id, prompt, own)
+            self.arrived_s[request_id] = self.now_s
+            self.tokens[request_id] = []
+            self.scores[request_id] = []
+        return whole.sequence_ids()
 
     def abort(self, request_id: str) -> bool:
         if self.engine.abort(request_id):
@@ -170,6 +207,7 @@ class Driver:
             assert delta.request_id not in self.ends, "a delta after the end"
             assert delta.request_id not in self.aborted, "a delta after the abort"
             self.tokens[delta.request_id] += delta.token_ids
+            self.scores[delta.request_id] += delta.scores
             if delta.finish_reason is not None:
                 self.ends[delta.request_id] = delta
                 self.lived_ms[delta.request_id] = (self.now_s - self.arrived_s[delta.request_id]) * 1000
