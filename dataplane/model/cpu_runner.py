@@ -28,7 +28,7 @@ class CpuRunner:
         self.pool = pool
         self._config = config
         self._executor = executor
-        self._context_tokens = context_tokens
+        self._bounds = steps.Bounds(pool.block_size, pool.num_blocks, config.vocab_size, context_tokens)
 
     @property
     def kernels(self) -> str:
@@ -47,9 +47,8 @@ class CpuRunner:
             return results
         for row in rows:
             failpoints.hit("engine.row", row.request_id)
-        pool = self.pool
-        step = steps.build(rows, pool.block_size, pool.num_blocks, self._config.vocab_size, self._context_tokens)
-        self._executor.run(step, pool)
+        step = steps.build(rows, self._bounds)
+        self._executor.run(step, self.pool)
         if step.sampled_rows:
             sampled = [rows[index] for index in step.sampled_rows]
             drawn = self._draw(sampled, self._executor.logits(step.sampled_at))
@@ -76,7 +75,7 @@ class CpuRunner:
         return results
 
     def _with_prompt(self, row: Row, first: int, result: RowResult) -> RowResult:
-        """Return ``result`` with the scores of the prompt's tokens in front; ``first`` is the row's first in the step."""
+        """Return ``result`` with the scores of the prompt's tokens in front; its tokens begin at ``first``."""
         if isinstance(result, RowFailure):
             return result
         scores: list[TokenScore] = []

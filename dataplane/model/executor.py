@@ -13,7 +13,7 @@ from dataplane.model.native import NativeExecutor, unsupported
 from dataplane.model.packing import Packed
 from dataplane.model.program import Program
 from dataplane.model.reference import ReferenceExecutor
-from dataplane.model.step import Step
+from dataplane.model.step import Step, StepLimits
 
 _log = structlog.get_logger(__name__)
 
@@ -32,14 +32,13 @@ class Executor(Protocol):
         """Compute the rest for the tokens ``at`` [n] of the last step (indices into its tokens)."""
 
 
-def make_executor(program: Program, weights: Packed, max_tokens: int, max_sampled: int, threads: int) -> Executor:
+def make_executor(program: Program, weights: Packed, limits: StepLimits, threads: int) -> Executor:
     """Return the fastest executor that this machine and this program allow.
 
     Args:
         program: what to compute.
         weights: with these.
-        max_tokens: most tokens of a step.
-        max_sampled: most tokens whose logits are asked for at once.
+        limits: of its steps.
         threads: to compute with.
     """
     library = load_library()
@@ -47,4 +46,4 @@ def make_executor(program: Program, weights: Packed, max_tokens: int, max_sample
     if library is None or reason:
         _log.warning("kernels_not_used", reason=reason)
         return ReferenceExecutor(program, weights)
-    return NativeExecutor(library, program, weights, max_tokens, max_sampled, threads)
+    return NativeExecutor(library, program, weights, limits, threads)

@@ -23,6 +23,7 @@ from dataplane.model.kv_pool import DTYPES, KvPool
 from dataplane.model.packing import LAYOUT_VERSION, Packed, PackingError, as_packed, packed_tensors
 from dataplane.model.program import Program
 from dataplane.model.runtime_format import Identity, RuntimeFormatError, RuntimeWeights
+from dataplane.model.step import StepLimits
 
 Progress = Callable[[str, int, int], None]
 """Called with a phase (convert, attach), the bytes done and the bytes of the phase."""
@@ -66,8 +67,8 @@ class LoadedModel:
         """
         try:
             pool = KvPool(self.program, num_blocks, block_size, self.kv_dtype)
-            max_sampled = max(max_num_seqs, SCORED_AT_ONCE_TOKENS)
-            executor = make_executor(self.program, self.weights, max_tokens, max_sampled, torch.get_num_threads())
+            limits = StepLimits(max_tokens, max(max_num_seqs, SCORED_AT_ONCE_TOKENS))
+            executor = make_executor(self.program, self.weights, limits, torch.get_num_threads())
         except MemoryError as error:
             raise LoadError(f"{error}; lower --kv-memory-mb") from error
         return CpuRunner(self.config, executor, pool, self.context_tokens)

@@ -26,7 +26,7 @@ from dataplane.model.program import (
     Program,
     Select,
 )
-from dataplane.model.step import Step
+from dataplane.model.step import Step, StepLimits
 
 _EMBED, _ANGLES, _LINEAR, _CACHE, _ATTENTION, _NORM, _SELECT, _GREEDY = range(8)
 _WEIGHT_TYPES: Final = {name: number for number, name in enumerate(panels.PRECISIONS)}
@@ -54,8 +54,7 @@ class NativeExecutor:
         library: the compiled kernels.
         program: one that :func:`unsupported` has nothing against.
         weights: kept alive and read in place.
-        max_tokens: most tokens of a step.
-        max_sampled: most tokens whose logits are asked for at once.
+        limits: of its steps.
         threads: of the team, the caller's among them.
 
     Raises:
@@ -63,7 +62,7 @@ class NativeExecutor:
     """
 
     def __init__(
-        self, library: ctypes.CDLL, program: Program, weights: Packed, max_tokens: int, max_sampled: int, threads: int
+        self, library: ctypes.CDLL, program: Program, weights: Packed, limits: StepLimits, threads: int
     ) -> None:
         self._library, self._program, self._weights = library, program, weights
         self._handle: int | None = None
@@ -78,14 +77,21 @@ class NativeExecutor:
         widths = np.array(list(program.widths.values()), np.int32)
         marks = np.array([name in sampled for name in program.widths], np.int32)
         self._handle = library.pagoda_program(
-            array, len(operations), widths.ctypes.data, marks.ctypes.data, len(widths), max_tokens, max_sampled, threads
+            array,
+            len(operations),
+            widths.ctypes.data,
+            marks.ctypes.data,
+            len(widths),
+            limits.tokens,
+            limits.sampled,
+            threads,
         )
         if not self._handle:
-            raise MemoryError(f"no memory for steps of {max_tokens} tokens")
+            raise MemoryError(f"no memory for steps of {limits.tokens} tokens")
         address = ctypes.cast(library.pagoda_values(self._handle, self._registers["logits"]), ctypes.c_void_p).value
-        floats = (ctypes.c_float * (max_sampled * program.widths["logits"])).from_address(address or 0)
-        self._logits = torch.frombuffer(floats, dtype=torch.float32).view(max_sampled, -1)
-        self._greedy = np.empty(max_sampled, np.int32)
+        floats = (ctypes.c_float * (limits.sampled * program.widths["logits"])).from_address(address or 0)
+        self._logits = torch.frombuffer(floats, dtype=torch.float32).view(limits.sampled, -1)
+        self._greedy = np.empty(limits.sampled, np.int32)
         self.kernels = f"AVX2 kernels, {threads} threads"
 
     def __del__(self) -> None:
@@ -102,9 +108,8 @@ class NativeExecutor:
             len(step.token_ids), len(step.sequences), step.token_ids.ctypes.data, step.sequences.ctypes.data
         )
         layers, blocks, block_size, _, kv_heads, dim = pool.data.shape
-        where = native.Pool(
-            pool.data.data_ptr(), pool.scales.data_ptr(), _KV_TYPES[pool.dtype], layers, blocks, block_size, kv_heads, dim
-        )
+        data, scales = pool.data.data_ptr(), pool.scales.data_ptr()
+        where = native.Pool(data, scales, _KV_TYPES[pool.dtype], layers, blocks, block_size, kv_heads, dim)
         if self._library.pagoda_run(self._handle, ctypes.byref(what), ctypes.byref(where)):
             raise ValueError(f"a step of {len(step.token_ids)} tokens is longer than was said")
 
@@ -121,11 +126,11 @@ class NativeExecutor:
     # --- translation
 
     def _translated(self, operation: Operation) -> native.Operation:
-        translate: Callable[..., native.Operation] = {
+        translate: dict[type, Callable[..., native.Operation]] = {
             Embed: self._embed, Angles: self._angles, Linear: self._linear, Cache: self._cache,
             Attention: self._attention, Normalise: self._normalise, Select: self._select,
-        }[type(operation)]  # fmt: skip
-        return translate(operation)
+        }  # fmt: skip
+        return translate[type(operation)](operation)
 
     def _operation(self, kind: int, target: str, source: str | None = None, **fields: float) -> native.Operation:
         return native.Operation(

@@ -69,7 +69,10 @@ def matrix_shapes(program: Program) -> dict[str, tuple[int, int]]:
                 shapes.setdefault(operation.weight, (program.widths["logits"], program.widths[operation.target]))
             case Linear():
                 outputs = program.widths[operation.target]
-                shapes[operation.weight] = (outputs * 2 if operation.gated else outputs, program.widths[operation.source])
+                shapes[operation.weight] = (
+                    outputs * 2 if operation.gated else outputs,
+                    program.widths[operation.source],
+                )
     return shapes
 
 

@@ -37,7 +37,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """``target`` = rows of the matrix ``weight`` by token id, times ``scale``, plus rows of ``positions`` by position."""
+    """``target`` = the token's row of the matrix ``weight``, times ``scale``, plus its place's row of ``positions``."""
 
     target: str
     weight: str
@@ -78,8 +78,10 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Normalise and rotate the heads of ``target`` [query heads | key heads | value heads] in place, then keep keys and
-    values of ``layer`` in the KV pool. Rotary pairs lie side by side (:func:`dataplane.kernels.rotary.interleave_pairs`).
+    """Normalise and rotate the heads of ``target`` [query heads | key heads | value heads], then keep keys and values.
+
+    Queries and keys change in place; keys and values go to ``layer`` of the KV pool. Rotary pairs lie side by side
+    (:func:`dataplane.kernels.rotary.interleave_pairs`).
     """
 
     target: str

@@ -63,12 +63,12 @@ class ReferenceExecutor:
     def logits(self, at: NDArray[np.int32]) -> Logits:
         """Return the logits of tokens of the last step; see :class:`dataplane.model.executor.Executor`."""
         registers = dict(self._registers)
-        select, *rest = self._program.operations[self._program.selection :]
-        assert isinstance(select, Select)
-        registers[select.target] = registers[select.source][torch.from_numpy(at).long()]
-        for operation in rest:
-            assert isinstance(operation, Linear | Normalise), "nothing else is computed of selected tokens"
-            self._row_by_row(operation, registers)
+        for operation in self._program.operations[self._program.selection :]:
+            match operation:
+                case Select():
+                    registers[operation.target] = registers[operation.source][torch.from_numpy(at).long()]
+                case Linear() | Normalise():
+                    self._row_by_row(operation, registers)
         values = registers["logits"]
         finite = values.sum(dim=-1).isfinite()
         return Logits(values, torch.where(finite, values.argmax(dim=-1), -1).tolist())
@@ -84,7 +84,9 @@ class ReferenceExecutor:
             case Cache():
                 self._cache(operation, registers, places, pool)
             case Attention():
-                registers[operation.target] = self._attention(operation, registers[operation.source], step, places, pool)
+                registers[operation.target] = self._attention(
+                    operation, registers[operation.source], step, places, pool
+                )
             case Linear() | Normalise():
                 self._row_by_row(operation, registers)
 
@@ -119,7 +121,7 @@ class ReferenceExecutor:
     def _cache(self, operation: Cache, registers: dict[str, Tensor], places: _Places, pool: KvPool) -> None:
         program, rows = self._program, registers[operation.target]
         heads = rows.view(len(rows), -1, program.head_dim)
-        query, key, value = heads.split((program.num_heads, program.num_kv_heads, program.num_kv_heads), dim=1)
+        query, key, value = torch.split(heads, [program.num_heads, program.num_kv_heads, program.num_kv_heads], dim=1)
         if operation.query_norm is not None:
             query = self._norm(operation.query_norm, query)
         if operation.key_norm is not None:

@@ -17,6 +17,24 @@ SEQUENCE = np.dtype([
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """What every row of a step must keep to: the pool's, the model's, the deployment's."""
+
+    block_size: int
+    num_blocks: int
+    vocab_size: int
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What an executor makes room for: tokens of a step, and tokens whose logits are asked for at once."""
+
+    tokens: int
+    sampled: int
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """The tokens of a step, row after row.
 
@@ -35,20 +53,20 @@ class Step:
     sampled_at: NDArray[np.int32]
 
 
-def build(rows: Sequence[Row], block_size: int, num_blocks: int, vocab_size: int, context_tokens: int) -> Step:
+def build(rows: Sequence[Row], bounds: Bounds) -> Step:
     """Lay out the rows of a step.
 
     Raises:
         ValueError: a row that does not fit the model or the pool; the message names the request.
     """
-    tables: "list[array[int]]" = []
+    tables: list[array[int]] = []
     sequences: list[tuple[int, int, int, int, int]] = []
     sampled_rows: list[int] = []
     sampled_at: list[int] = []
     first = 0
     for index, row in enumerate(rows):
         count = len(row.token_ids)
-        _check(row, count, block_size, num_blocks, vocab_size, context_tokens)
+        _check(row, count, bounds)
         table = row.block_table if isinstance(row.block_table, array) else array("i", row.block_table)
         tables.append(table)
         sequences.append((first, count, row.position, len(table), table.buffer_info()[0]))
@@ -60,17 +78,15 @@ def build(rows: Sequence[Row], block_size: int, num_blocks: int, vocab_size: int
     return Step(token_ids, np.array(sequences, SEQUENCE), tables, sampled_rows, np.array(sampled_at, np.int32))
 
 
-def _check(
-    row: Row, count: int, block_size: int, num_blocks: int, vocab_size: int, context_tokens: int
-) -> None:
-    end = row.position + count
-    if not count or row.position < 0 or end > context_tokens:
-        raise ValueError(f"{row.request_id}: positions {row.position} to {end} are not within 0 to {context_tokens}")
-    if min(row.token_ids) < 0 or max(row.token_ids) >= vocab_size:
-        raise ValueError(f"{row.request_id}: a token id is not below the vocabulary's {vocab_size}")
-    if len(row.block_table) * block_size < end:
-        raise ValueError(f"{row.request_id}: {len(row.block_table)} blocks of {block_size} do not hold {end} tokens")
+def _check(row: Row, count: int, bounds: Bounds) -> None:
+    name, table, end = row.request_id, row.block_table, row.position + count
+    if not count or row.position < 0 or end > bounds.context_tokens:
+        raise ValueError(f"{name}: positions {row.position} to {end} are not within 0 to {bounds.context_tokens}")
+    if min(row.token_ids) < 0 or max(row.token_ids) >= bounds.vocab_size:
+        raise ValueError(f"{name}: a token id is not below the vocabulary's {bounds.vocab_size}")
+    if len(table) * bounds.block_size < end:
+        raise ValueError(f"{name}: {len(table)} blocks of {bounds.block_size} do not hold {end} tokens")
     # a decode step looks at the block it writes only: those before were looked at when they were
-    entered = row.block_table if count > 1 else row.block_table[row.position // block_size : -(-end // block_size)]
-    if min(entered) < 0 or max(entered) >= num_blocks:
-        raise ValueError(f"{row.request_id}: a block id is not below the pool's {num_blocks}")
+    entered = table if count > 1 else (table[row.position // bounds.block_size],)
+    if min(entered) < 0 or max(entered) >= bounds.num_blocks:
+        raise ValueError(f"{name}: a block id is not below the pool's {bounds.num_blocks}")

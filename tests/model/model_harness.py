@@ -9,14 +9,17 @@ import transformers
 
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.sampling import SamplingParams
-from dataplane.engine.runner import Row, RowFailure, Runner
+from dataplane.engine.runner import Row, Runner
 from dataplane.model.cpu_runner import CpuRunner
+from dataplane.model.kv_pool import KvPool
 from dataplane.model.loader import LoadedModel, load
+from dataplane.model.reference import ReferenceExecutor
 
 # two OpenMP threads that wait for each other crawl on a machine where something else runs too
 torch.set_num_threads(1)
 
 BLOCK_SIZE = 8
+MAX_TOKENS, MAX_ROWS = 2048, 64
 GREEDY = SamplingParams(max_tokens=1 << 20, temperature=0.0)
 
 
@@ -30,17 +33,23 @@ def load_model(model_dir: Path, runtime_dir: Path, dtype: str = "fp32") -> Loade
 
 def poisoned_runner(loaded: LoadedModel, num_blocks: int, block_size: int = BLOCK_SIZE) -> CpuRunner:
     """A runner whose blocks all hold NaN, as blocks freed by others may."""
-    runner = loaded.make_runner(num_blocks, block_size)
-    assert isinstance(runner, CpuRunner)
+    runner = loaded.make_runner(num_blocks, block_size, MAX_TOKENS, MAX_ROWS)
     runner.pool.data.fill_(torch.nan)
     return runner
+
+
+def reference_runner(loaded: LoadedModel, num_blocks: int, block_size: int = BLOCK_SIZE) -> CpuRunner:
+    """A runner of plain torch, its blocks as poisoned."""
+    pool = KvPool(loaded.program, num_blocks, block_size, loaded.kv_dtype)
+    pool.data.fill_(torch.nan)
+    return CpuRunner(loaded.config, ReferenceExecutor(loaded.program, loaded.weights), pool, loaded.context_tokens)
 
 
 def make_row(
     request_id: str,
     token_ids: list[int],
     position: int,
-    block_table: list[int],
+    block_table: Sequence[int],
     *,
     sample: bool = True,
     sampling: SamplingParams = GREEDY,
@@ -88,8 +97,7 @@ def generate(
             for one, row, token in zip(unfinished, rows, runner.execute(rows), strict=True):
                 one.computed += len(row.token_ids)
                 if row.sample:
-                    assert not isinstance(token, RowFailure), token
-                    assert token is not None
+                    assert isinstance(token, int), token
                     one.tokens.append(token)
         for one in group:
             free.extend(one.blocks)

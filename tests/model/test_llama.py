@@ -1,7 +1,9 @@
 """The forward pass agrees with transformers on tiny random Llamas, however the work is cut and batched."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from model_harness import (
@@ -12,15 +14,16 @@ from model_harness import (
     poisoned_runner,
     reference_greedy,
     reference_model,
+    reference_runner,
 )
 from tiny_models import make_tiny_llama
 
 from dataplane.engine.runner import Row, RowFailure
-from dataplane.model import batch
+from dataplane.kernels.panels import DTYPES
+from dataplane.model import step as steps
 from dataplane.model.cpu_runner import CpuRunner
-from dataplane.model.kv_pool import KvPool
 from dataplane.model.loader import LoadedModel
-from dataplane.model.packing import DTYPES
+from dataplane.model.native import NativeExecutor
 
 SHAPES = {
     "grouped_queries": {},
@@ -30,6 +33,7 @@ SHAPES = {
     "attention_bias": {"attention_bias": True},
     "mlp_bias": {"mlp_bias": True, "attention_bias": True},
     "wide_heads": {"head_dim": 24, "num_heads": 8, "num_kv_heads": 2, "rope_theta": 100_000.0},
+    "odd_widths": {"intermediate_size": 100, "vocab_size": 333},
 }
 NUM_BLOCKS = 64
 
@@ -40,19 +44,31 @@ def prompts(count: int, vocab_size: int = 320, seed: int = 0) -> list[list[int]]
     return [torch.randint(3, vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
+@torch.inference_mode()
 def prompt_logits(runner: CpuRunner, token_ids: list[int], blocks: list[int]) -> torch.Tensor:
     """The logits of every position of a prompt computed in one chunk."""
-    row = make_row("r", token_ids, 0, blocks)
-    config = runner.model.config
-    with torch.inference_mode():
-        step = batch.build([row], BLOCK_SIZE, NUM_BLOCKS, config.vocab_size, config.context_tokens)
-        return runner.model.logits(runner.model.hidden(step, runner.pool))
+    row, executor = make_row("r", token_ids, 0, blocks), runner._executor
+    step = steps.build([row], runner._bounds)
+    executor.run(step, runner.pool)
+    chunks = np.array_split(np.arange(len(token_ids), dtype=np.int32), -(-len(token_ids) // 64))
+    return torch.cat([executor.logits(chunk).values.clone() for chunk in chunks])
+
+
+@pytest.fixture(params=["native", "reference"])
+def make_runner(request: pytest.FixtureRequest) -> Callable[[LoadedModel, int], CpuRunner]:
+    return poisoned_runner if request.param == "native" else reference_runner
+
+
+def test_the_kernels_are_what_computes_here(tiny: LoadedModel) -> None:
+    assert isinstance(poisoned_runner(tiny, 4)._executor, NativeExecutor)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_logits_are_those_of_transformers_within_1e_4(shape: str, tmp_path: Path) -> None:
+def test_logits_are_those_of_transformers_within_1e_4(
+    shape: str, make_runner: Callable[[LoadedModel, int], CpuRunner], tmp_path: Path
+) -> None:
     folder = make_tiny_llama(tmp_path / "model", seed=1, **SHAPES[shape])
-    runner = poisoned_runner(load_model(folder, tmp_path / "runtime"), NUM_BLOCKS)
+    runner = make_runner(load_model(folder, tmp_path / "runtime"), NUM_BLOCKS)
     (prompt,) = prompts(1, seed=3)
     expected = reference_model(folder)(torch.tensor([prompt])).logits[0].detach()
     blocks = torch.randperm(NUM_BLOCKS)[: len(prompt) // BLOCK_SIZE + 1].tolist()
@@ -102,13 +118,6 @@ def test_blocks_freed_full_of_nan_do_not_reach_their_next_owner(tiny: LoadedMode
     for _ in range(3):
         assert generate(runner, prompts(6), 20, num_blocks=NUM_BLOCKS, batched=False) == expected
         runner.pool.data.fill_(torch.nan)
-
-
-def test_without_clearing_the_poison_would_be_seen(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KvPool, "clear", lambda pool, block_ids: None)
-    runner = poisoned_runner(tiny, NUM_BLOCKS)
-    (result,) = runner.execute([make_row("r", [5, 6, 7], 0, [3])])
-    assert isinstance(result, RowFailure)
 
 
 def test_a_row_with_nan_in_its_own_past_fails_alone(tiny: LoadedModel) -> None:

@@ -13,6 +13,7 @@ from tiny_models import make_tiny_llama, write_safetensors
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.memory import weight_bytes
 from dataplane.model.loader import LoadedModel, LoadError, load
+from dataplane.model.packing import LAYOUT_VERSION
 
 PROMPTS = [[5, 6, 7, 8], list(range(30, 50))]
 
@@ -47,13 +48,13 @@ def test_a_second_load_converts_nothing_and_computes_the_same(folder: Path, tmp_
     settings = EngineSettings(dtype=dtype)
     one = load(folder, tmp_path / "runtime", settings, first, version_digest="ab12")
     two = load(folder, tmp_path / "runtime", settings, second, version_digest="ab12")
-    assert first.seen == ["convert", "attach", "pack"]
-    assert second.seen == ["attach", "pack"]
+    assert first.seen == ["convert", "attach"]
+    assert second.seen == ["attach"]
     assert tokens(one) == tokens(two)
-    assert [path.name for path in (tmp_path / "runtime").iterdir()] == [f"ab12-{dtype}-1"]
+    assert [path.name for path in (tmp_path / "runtime").iterdir()] == [f"ab12-{dtype}-{LAYOUT_VERSION}"]
     assert one.kv_dtype == dtype
     assert one.kv_dtype_bytes == {"fp32": 4, "fp16": 2, "bf16": 2}[dtype]
-    blob_bytes = (tmp_path / "runtime" / f"ab12-{dtype}-1" / "weights.bin").stat().st_size
+    blob_bytes = (tmp_path / "runtime" / f"ab12-{dtype}-{LAYOUT_VERSION}" / "weights.bin").stat().st_size
     assert weight_bytes(one.config, dtype) <= blob_bytes <= weight_bytes(one.config, dtype) + 4096
 
 
@@ -68,14 +69,14 @@ def test_the_version_digest_alone_finds_the_runtime_weights(folder: Path, tmp_pa
         again,
         version_digest="ab12",
     )
-    assert again.seen == ["attach", "pack"]
+    assert again.seen == ["attach"]
 
 
 def test_without_a_digest_changed_weights_are_converted_again(folder: Path, tmp_path: Path) -> None:
     before = load(folder, tmp_path / "runtime", EngineSettings(), Phases())
     unchanged, changed = Phases(), Phases()
     load(folder, tmp_path / "runtime", EngineSettings(), unchanged)
-    assert unchanged.seen == ["attach", "pack"]
+    assert unchanged.seen == ["attach"]
     make_tiny_llama(folder, seed=7)
     after = load(folder, tmp_path / "runtime", EngineSettings(), changed)
     assert "convert" in changed.seen
@@ -85,7 +86,8 @@ def test_without_a_digest_changed_weights_are_converted_again(folder: Path, tmp_
 @pytest.mark.parametrize("damage", ["header_cut", "weights_cut", "bit_flip", "missing"])
 def test_damaged_runtime_weights_are_made_again(folder: Path, tmp_path: Path, damage: str) -> None:
     expected = tokens(load(folder, tmp_path / "runtime", EngineSettings(), Phases(), version_digest="ab12"))
-    header, weights = (tmp_path / "runtime" / "ab12-fp32-1" / name for name in ("header.json", "weights.bin"))
+    runtime = tmp_path / "runtime" / f"ab12-fp32-{LAYOUT_VERSION}"
+    header, weights = runtime / "header.json", runtime / "weights.bin"
     if damage == "header_cut":
         header.write_bytes(header.read_bytes()[:-1])
     elif damage == "weights_cut":
@@ -100,7 +102,7 @@ def test_damaged_runtime_weights_are_made_again(folder: Path, tmp_path: Path, da
     assert tokens(again) == expected
     settled = Phases()
     load(folder, tmp_path / "runtime", EngineSettings(), settled, version_digest="ab12")
-    assert settled.seen == ["attach", "pack"]
+    assert settled.seen == ["attach"]
 
 
 def test_a_digest_used_for_two_models_never_serves_the_wrong_one(folder: Path, tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_a_digest_used_for_two_models_never_serves_the_wrong_one(folder: Path, t
     other = make_tiny_llama(tmp_path / "other", num_layers=1)
     loaded = load(other, tmp_path / "runtime", EngineSettings(), Phases(), version_digest="ab12")
     assert loaded.config.num_layers == 1
-    assert len(loaded.model.layers) == 1
+    assert loaded.program.attended_layers == 1
 
 
 def test_the_context_is_the_models_or_less(folder: Path, tmp_path: Path) -> None:
@@ -154,19 +156,19 @@ def test_a_folder_that_cannot_run_is_refused_with_the_reason(folder: Path, tmp_p
     assert not (tmp_path / "r").exists()
 
 
-def test_weights_too_large_for_sixteen_bits_are_refused_and_run_in_fp32(tmp_path: Path) -> None:
+def test_weights_too_large_for_fp16_are_refused_and_run_otherwise(tmp_path: Path) -> None:
     folder = make_tiny_llama(tmp_path / "model", num_layers=1)
     raw = bytearray((folder / "model.safetensors").read_bytes())
     first_weight = 8 + struct.unpack_from("<Q", raw)[0]
     raw[first_weight : first_weight + 4] = np.float32(1e6).tobytes()
     (folder / "model.safetensors").write_bytes(raw)
-    for dtype in ("fp16", "bf16"):
-        with pytest.raises(LoadError, match="65504"):
-            load(folder, tmp_path / "r", EngineSettings(dtype=dtype), Phases())
-    load(folder, tmp_path / "r", EngineSettings(), Phases())
+    with pytest.raises(LoadError, match="65504"):
+        load(folder, tmp_path / "r", EngineSettings(dtype="fp16"), Phases())
+    for dtype in ("fp32", "bf16", "int8"):
+        load(folder, tmp_path / "r", EngineSettings(dtype=dtype), Phases())
 
 
 def test_a_pool_larger_than_the_address_space_is_refused(folder: Path, tmp_path: Path) -> None:
     loaded = load(folder, tmp_path / "r", EngineSettings(), Phases())
     with pytest.raises(LoadError, match="lower --kv-memory-mb"):
-        loaded.make_runner(1 << 45, 8)
+        loaded.make_runner(1 << 45, 8, 64, 8)

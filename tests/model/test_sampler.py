@@ -1,7 +1,9 @@
 """Draws follow the exact distribution, depend on nothing but their own row, and fail alone."""
 
+import itertools
 import math
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,20 +13,22 @@ from hypothesis import strategies as st
 
 from dataplane.contracts.errors import Code
 from dataplane.contracts.sampling import SamplingParams
-from dataplane.engine.runner import RowFailure
-from dataplane.model.sampler import Draw, sample, uniform
+from dataplane.engine.runner import RowFailure, Scored
+from dataplane.engine.token_counts import TokenCounts
+from dataplane.model.sampler import Draw, needs_logits, sample, score, uniform
 
 PARAMS = SamplingParams(max_tokens=1, temperature=1.0)
 LOGITS = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=300)
 
 
-def params(**changes: float) -> SamplingParams:
+def params(**changes: Any) -> SamplingParams:
     return msgspec.structs.replace(PARAMS, **changes)
 
 
 def reference_probabilities(logits: list[float], chosen: SamplingParams) -> list[float]:
-    """Temperature, top_k, top_p by the definition; ties with the last one kept are kept."""
+    """Temperature, min_p, top_k, top_p by the definition; ties with the last one kept are kept."""
     weights = [math.exp((logit - max(logits)) / chosen.temperature) for logit in logits]
+    weights = [weight if weight >= chosen.min_p else 0.0 for weight in weights]
     ranked = sorted(weights, reverse=True)
     if 0 < chosen.top_k < len(ranked):
         weights = [weight if weight >= ranked[chosen.top_k - 1] else 0.0 for weight in weights]
@@ -54,6 +58,8 @@ def draw_many(logits: list[float], chosen: SamplingParams, count: int) -> Counte
         params(seed=3, temperature=2.0, top_k=4),
         params(seed=4, top_p=0.8),
         params(seed=5, temperature=1.5, top_k=6, top_p=0.7),
+        params(seed=6, temperature=2.0, min_p=0.2, top_p=0.9),
+        params(seed=7, choice=3),
     ],
 )
 def test_frequencies_are_the_exact_probabilities(chosen: SamplingParams) -> None:
@@ -73,20 +79,22 @@ def test_frequencies_are_the_exact_probabilities(chosen: SamplingParams) -> None
     temperature=st.floats(0.1, 4),
     top_k=st.integers(0, 320),
     top_p=st.floats(0.01, 1),
+    min_p=st.just(0.0) | st.floats(0, 1),
     seed=st.integers(0, 2**63),
     output_index=st.integers(0, 10_000),
 )
 def test_a_draw_is_the_inverse_of_the_reference_distribution(
-    logits: list[float], temperature: float, top_k: int, top_p: float, seed: int, output_index: int
+    logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float, seed: int, output_index: int
 ) -> None:
-    chosen = params(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    chosen = params(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     rounded = torch.tensor(logits).tolist()
     (token,) = sample(torch.tensor([logits]), [Draw(chosen, output_index)])
     assert isinstance(token, int)
     point = uniform(seed, output_index)
     # where rounding could put the border of the nucleus on either side, either distribution is right
-    for nudge in (0, -1e-9, 1e-9):
-        probabilities = reference_probabilities(rounded, msgspec.structs.replace(chosen, top_p=top_p * (1 + nudge)))
+    for nudge, other in itertools.product((0, -1e-9, 1e-9), repeat=2):
+        nudged = msgspec.structs.replace(chosen, top_p=top_p * (1 + nudge), min_p=min(1.0, min_p * (1 + other)))
+        probabilities = reference_probabilities(rounded, nudged)
         before = sum(probabilities[:token])
         if probabilities[token] > 0 and before - 1e-9 <= point <= before + probabilities[token] + 1e-9:
             return
@@ -115,6 +123,129 @@ def test_neighbours_do_not_change_a_draw(seed: int, others: list[int], place: in
     rows = torch_rows[1 : len(draws) + 1].clone()
     rows[place] = torch_rows[0]
     assert sample(rows, draws)[place] == alone[0]
+
+
+def test_choices_of_one_seed_draw_apart_and_each_always_the_same() -> None:
+    flat = torch.zeros(1, 4096)
+    drawn = [[sample(flat.clone(), [Draw(params(seed=7, choice=c), i)])[0] for i in range(8)] for c in (0, 1, 2, 1)]
+    assert drawn[1] == drawn[3]
+    assert drawn[0] != drawn[1] != drawn[2] != drawn[0]
+    assert drawn[0] == [sample(flat.clone(), [Draw(params(seed=7), index)])[0] for index in range(8)]
+
+
+def counted(prompt: list[int], output: list[int]) -> TokenCounts:
+    counts = TokenCounts(prompt)
+    for token_id in output:
+        counts.add(token_id)
+    return counts
+
+
+def reference_logits(logits: list[float], chosen: SamplingParams, prompt: list[int], output: list[int]) -> list[float]:
+    """Penalties and bias by OpenAI's and the repetition penalty's definition, one token at a time."""
+    shaped = []
+    for token_id, logit in enumerate(logits):
+        if token_id in prompt or token_id in output:
+            logit = logit / chosen.repetition_penalty if logit > 0 else logit * chosen.repetition_penalty
+        count = output.count(token_id)
+        logit -= chosen.frequency_penalty * count + chosen.presence_penalty * (count > 0)
+        shaped.append(logit + chosen.logit_bias.get(token_id, 0.0))
+    return shaped
+
+
+@settings(deadline=None)
+@given(
+    data=st.data(),
+    logits=LOGITS,
+    presence=st.floats(-2, 2, width=32),
+    frequency=st.floats(-2, 2, width=32),
+    repetition=st.sampled_from([1.0, 0.5, 1.25, 4.0]),
+)
+def test_penalties_and_bias_change_the_logits_as_defined(
+    data: st.DataObject, logits: list[float], presence: float, frequency: float, repetition: float
+) -> None:
+    ids = st.integers(0, len(logits) - 1)
+    prompt, output = data.draw(st.lists(ids, max_size=6)), data.draw(st.lists(ids, max_size=12))
+    chosen = params(
+        temperature=0.0, presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition,
+        logit_bias=data.draw(st.dictionaries(ids, st.floats(-100, 100, width=32), max_size=4)),
+    )  # fmt: skip
+    expected = reference_logits(torch.tensor(logits).tolist(), chosen, prompt, output)
+    draw = Draw(chosen, len(output), counts=counted(prompt if repetition != 1 else [], output))
+    (token,) = sample(torch.tensor([logits]), [draw])
+    assert isinstance(token, int)
+    assert expected[token] == pytest.approx(max(expected), abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_bias_of_a_hundred_forces_or_forbids_a_token(temperature: float) -> None:
+    rows = torch.tensor([[9.0, 1.0, 0.0, 8.5]]).repeat(100, 1)
+    forced = params(temperature=temperature, logit_bias={2: 100.0})
+    assert sample(rows.clone(), [Draw(forced, index) for index in range(100)]) == [2] * 100
+    forbidden = params(temperature=temperature, logit_bias={0: -100.0, 3: -100.0})
+    drawn = sample(rows.clone(), [Draw(forbidden, index) for index in range(100)])
+    assert not {0, 3} & set(drawn)
+
+
+@settings(deadline=None)
+@given(logits=LOGITS, alternatives=st.integers(0, 20), temperature=st.sampled_from([0.0, 2.0]))
+def test_scores_are_the_models_own_whatever_shapes_the_draw(
+    logits: list[float], alternatives: int, temperature: float
+) -> None:
+    chosen = params(temperature=temperature, logprobs=alternatives, logit_bias={0: -50.0}, presence_penalty=2.0)
+    (result,) = sample(torch.tensor([logits]), [Draw(chosen, 1, counts=counted([], [0]))])
+    assert isinstance(result, Scored)
+    (found,) = result.scores
+    logprobs = torch.tensor(logits, dtype=torch.float64).log_softmax(0).tolist()
+    assert found.token_id == result.token_id
+    assert found.logprob == pytest.approx(logprobs[found.token_id], abs=1e-4)
+    expected = sorted(logprobs, reverse=True)[:alternatives]
+    assert [logprob for _, logprob in found.top] == pytest.approx(expected, abs=1e-4)
+    assert all(logprob == pytest.approx(logprobs[token_id], abs=1e-4) for token_id, logprob in found.top)
+    assert len({token_id for token_id, _ in found.top}) == len(expected)
+
+
+def test_each_row_has_as_many_alternatives_as_it_asked_for() -> None:
+    rows = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    wishes = [None, 0, 5, 2]
+    results = sample(rows, [Draw(params(temperature=0.0, logprobs=wish), 0) for wish in wishes])
+    assert isinstance(results[0], int)
+    assert [len(result.scores[0].top) for result in results[1:] if isinstance(result, Scored)] == [0, 5, 2]
+
+
+def test_a_row_that_fails_has_no_scores_and_its_neighbours_keep_theirs() -> None:
+    rows = torch.tensor([[0.0, math.nan], [0.0, 1.0]])
+    failed, fine = sample(rows, [Draw(params(logprobs=1), 0)] * 2)
+    assert isinstance(failed, RowFailure)
+    assert isinstance(fine, Scored)
+    assert not math.isnan(fine.scores[0].logprob)
+    assert isinstance(score(rows[:1], [1], 0), RowFailure)
+
+
+def test_given_tokens_are_scored_under_their_rows() -> None:
+    rows = torch.randn(5, 30, generator=torch.Generator().manual_seed(1))
+    scores = score(rows, [3, 1, 4, 1, 5], 2)
+    assert isinstance(scores, list)
+    logprobs = rows.log_softmax(-1)
+    assert [found.logprob for found in scores] == pytest.approx(
+        [logprobs[i, t].item() for i, t in enumerate([3, 1, 4, 1, 5])], abs=1e-5
+    )
+    assert [found.top[0][0] for found in scores] == rows.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("draw", "needed"),
+    [
+        (Draw(params(temperature=0.0), 0), False),
+        (Draw(params(temperature=0.0, top_p=0.5, top_k=3, min_p=0.5), 0), False),
+        (Draw(params(), 0), True),
+        (Draw(params(temperature=0.0, logprobs=0), 0), True),
+        (Draw(params(temperature=0.0, logit_bias={1: 1.0}), 0), True),
+        (Draw(params(temperature=0.0), 0, (2,)), True),
+        (Draw(params(temperature=0.0, presence_penalty=1.0), 0, counts=TokenCounts()), True),
+    ],
+)
+def test_logits_are_needed_by_whatever_is_not_the_likeliest_token_alone(draw: Draw, needed: bool) -> None:
+    assert needs_logits(draw) is needed
 
 
 def test_the_same_seed_and_index_draw_the_same_and_others_do_not() -> None:

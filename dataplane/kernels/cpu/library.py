@@ -14,8 +14,8 @@ class Operation(Structure):
 
     _fields_: ClassVar = [
         *((name, c_int32) for name in (
-            "kind", "source", "target", "accumulate", "inputs", "outputs", "weight_type", "activation", "gated", "layer",
-            "heads", "window", "norm", "angles",
+            "kind", "source", "target", "accumulate", "inputs", "outputs", "weight_type", "activation", "gated",
+            "layer", "heads", "window", "norm", "angles",
         )),
         *((name, c_float) for name in ("epsilon", "scale", "softcap")),
         ("reserved", c_int32),

@@ -55,10 +55,14 @@ def _layer(config: ModelConfig, layer: int) -> list[Operation]:
         return f"{name}.{part}.bias" if there else None
 
     return [
-        Linear("rows", "heads", f"{name}.qkv", bias("qkv", config.attention_bias), Norm(f"{name}.attention_norm", epsilon)),
+        Linear(
+            "rows", "heads", f"{name}.qkv", bias("qkv", config.attention_bias), Norm(f"{name}.attention_norm", epsilon)
+        ),
         Cache("heads", layer, "angles"),
         Attention("heads", "attended", layer, scale=1 / math.sqrt(config.head_dim)),
-        Linear("attended", "rows", f"{name}.attention_out", bias("attention_out", config.attention_bias), accumulate=True),
+        Linear(
+            "attended", "rows", f"{name}.attention_out", bias("attention_out", config.attention_bias), accumulate=True
+        ),
         Linear(
             "rows", "inner", f"{name}.gate_up", bias("gate_up", config.mlp_bias), Norm(f"{name}.mlp_norm", epsilon),
             Activation.SILU, gated=True,
