@@ -45,7 +45,9 @@ class HeldScores:
         """Take the next token's score, None where it has none, and the text that it made certain."""
         if score is not None:
             top = [(spellings[token_id], logprob) for token_id, logprob in score.top]
-            self._held.append(ScoredToken(spellings[score.token_id], score.logprob, top, self._made_chars))
+            token = spellings[score.token_id]
+            offset = self._made_chars + _behind_remains(token, text)
+            self._held.append(ScoredToken(token, score.logprob, top, offset))
         self._made_chars += len(text)
 
     def release(self, text: str, finish_reason: FinishReason | None, *, cut: bool) -> list[ScoredToken]:
@@ -162,6 +164,15 @@ class Choice:
         if self.tokens > self._min_tokens or last:
             return self._matcher.push(text, last=last)
         return text, False
+
+
+def _behind_remains(token: bytes, text: str) -> int:
+    """Return where in the text that ``token`` made certain its own begins: behind what was left of others, if any."""
+    try:
+        own = token.decode()
+    except UnicodeDecodeError:
+        return 0  # a part of a character itself
+    return len(text) - len(own) if text.endswith(own) else 0
 
 
 def _ids(scores: Iterable[TokenScore]) -> Iterable[int]:
