@@ -14,6 +14,9 @@ import msgspec
 from dataplane.contracts import strict_json
 
 MAX_CONFIG_BYTES = 256 * 1024
+SCHEMES = ("int8", "int4", "kv-int8")
+"""What ``python -m dataplane.model.quantize`` makes: weights of a folder as integers, or the word that keys and values
+are to be kept as such."""
 
 
 class ConfigError(ValueError):
@@ -30,7 +33,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
     """A decoder-only transformer of the Llama family. Sizes in elements.
 
     ``architecture`` is ``llama`` for every family that computes the same; ``weight_dtype`` (fp32, fp16 or bf16) is what
-    the config declares, the file's tensors may have another. ``eos_token_ids`` may be empty.
+    the config declares, the file's tensors may have another. ``eos_token_ids`` may be empty. ``quantisation`` is one of
+    :data:`SCHEMES`, or empty.
     """
 
     architecture: str
@@ -50,6 +54,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     weight_dtype: str
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    quantisation: str = ""
 
 
 _CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM"}
@@ -59,19 +64,17 @@ _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _REFUSED = {
     "auto_map": "it names code to run, and no code of an upload is ever run",
     "trust_remote_code": "it asks to run code, and no code of an upload is ever run",
-    "quantization_config": "weights quantised by another tool cannot be read",
 }
 _MEND_REFUSED = {
     "auto_map": "Remove auto_map and upload a model of a supported architecture.",
     "trust_remote_code": "Remove trust_remote_code.",
-    "quantization_config": "Upload the weights in fp32, fp16 or bf16 and remove quantization_config.",
 }
 
 _READ = frozenset({
     "architectures", "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
     "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_theta",
     "rope_scaling", "rope_parameters", "tie_word_embeddings", "attention_bias", "mlp_bias", "torch_dtype", "dtype",
-    "bos_token_id", "eos_token_id", "sliding_window",
+    "bos_token_id", "eos_token_id", "sliding_window", "quantization_config",
 })  # fmt: skip
 
 _FIXED: dict[str, tuple[Any, ...]] = {
@@ -131,6 +134,7 @@ def parse_config(raw: bytes) -> ModelConfig:
         weight_dtype=fields.dtype(),
         bos_token_id=fields.optional_token("bos_token_id", vocab),
         eos_token_ids=fields.tokens("eos_token_id", vocab),
+        quantisation=fields.quantisation(),
     )
 
 
@@ -263,6 +267,20 @@ class _Fields:
         if name not in _DTYPES:
             self.refuse("dtype", f"{_shown(name)} is not supported", f"Supported are {', '.join(_DTYPES)}.")
         return _DTYPES[name]
+
+    def quantisation(self) -> str:
+        """Our own, exactly as the quantizer writes it: ``{"quant_method": "pagoda", "scheme": ...}``."""
+        value = self._values.get("quantization_config")
+        if value is None:
+            return ""
+        ours = next((one for one in SCHEMES if value == {"quant_method": "pagoda", "scheme": one}), "")
+        if not ours:
+            self.refuse(
+                "quantization_config",
+                "weights quantised by another tool cannot be read",
+                "Upload the weights in fp32, fp16 or bf16 and remove quantization_config.",
+            )
+        return ours
 
     def _text_or_none(self, field: str) -> str | None:
         value = self._values.get(field)
