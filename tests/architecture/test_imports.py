@@ -20,6 +20,8 @@ VIOLATIONS = {
         "dataplane/http_server/server.py",
         "import dataplane.gateway.app",
     ),
+    "4d. the simulator needs no model and no server": ("dataplane/sim/serving.py", "import torch"),
+    "4e. nothing needs the simulator": ("dataplane/fleet/placement.py", "import dataplane.sim.costs"),
     "5. Django reaches the data plane through contracts, and never torch": (
         "console/urls.py",
         "import dataplane.worker",

@@ -26,7 +26,7 @@ from dataplane.contracts.generation import Submit
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
-from dataplane.engine.runner import Row, RowFailure
+from dataplane.engine.runner import Row, RowResult
 from dataplane.worker.engine_process import Channel, LoadedEngine, Stopwatch
 from dataplane.worker.masks import Masks
 
@@ -41,7 +41,7 @@ _CHURN_TOKENS = 8
 class Instant:
     """A runner that answers at once."""
 
-    def execute(self, rows: Sequence[Row]) -> list[int | RowFailure | None]:
+    def execute(self, rows: Sequence[Row]) -> list[RowResult]:
         """See :class:`dataplane.engine.runner.Runner`."""
         return [1 if row.sample else None for row in rows]
 

@@ -1,0 +1,1 @@
+"""A discrete-event simulator: the real engine on a model whose steps take as long as a table says."""
