@@ -1,13 +1,17 @@
 """The bytes of OpenAI's answers: whole objects, stream events, and how a stream ends."""
 
+import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from dataplane.contracts.errors import ApiError, envelope
+from dataplane.contracts.generation import FinishReason
+from dataplane.text.tool_calls import Call, CallReader
 from dataplane.worker import logprobs
 from dataplane.worker.choice import Piece, ScoredToken
 
@@ -46,13 +50,25 @@ class AnswerWriter:
         request_id: the answer's id.
         model: the name the caller used.
         include_usage: whether a stream ends with a usage chunk.
+        read_calls: makes a reader of the calls in a choice; None where it calls nothing.
     """
 
-    def __init__(self, endpoint: Endpoint, request_id: str, model: str, *, include_usage: bool = False) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        request_id: str,
+        model: str,
+        *,
+        include_usage: bool = False,
+        read_calls: Callable[[], CallReader] | None = None,
+    ) -> None:
         self._chat = endpoint is Endpoint.CHAT
         self._head = {"id": request_id, "created": int(time.time()), "model": model}
         self._include_usage = include_usage
+        self._read_calls = read_calls
         self._begun: set[int] = set()
+        self._readers: dict[int, CallReader] = {}
+        self._calls: Counter[int] = Counter()
 
     def whole(self, pieces: Iterable[Piece], usage: Usage) -> bytes:
         """Return the answer that is not streamed."""
@@ -64,13 +80,16 @@ class AnswerWriter:
         return msgspec.json.encode(self._head | {"object": name, "choices": choices, "usage": usage.body()})
 
     def _whole_choice(self, number: int, pieces: Sequence[Piece]) -> dict[str, Any]:
-        text = "".join(piece.text for piece in pieces)
+        parts = [self._said(piece) for piece in pieces]
+        text = "".join(text for text, _ in parts)
+        calls = [call for _, calls in parts for call in calls]
         scores = None
         if pieces[-1].scores is not None:
             scores = self._logprobs([score for piece in pieces for score in piece.scores or ()])
-        choice: dict[str, Any] = {"index": number, "logprobs": scores, "finish_reason": pieces[-1].finish_reason}
+        choice: dict[str, Any] = {"index": number, "logprobs": scores, "finish_reason": self._reason(pieces[-1])}
         if self._chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+            message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+            choice["message"] = message | {"content": text or None, "tool_calls": calls} if calls else message
         else:
             choice["text"] = text
         return choice
@@ -78,19 +97,38 @@ class AnswerWriter:
     def events(self, piece: Piece) -> bytes:
         """Return the stream event of ``piece``; empty where there is nothing to say."""
         begun = piece.choice in self._begun
-        if begun and not (piece.text or piece.scores or piece.finish_reason):
+        first = self._calls[piece.choice]
+        text, calls = self._said(piece)
+        if begun and not (text or calls or piece.scores or piece.finish_reason):
             return b""
         scores = self._logprobs(piece.scores) if piece.scores else None
-        choice: dict[str, Any] = {"index": piece.choice, "logprobs": scores, "finish_reason": piece.finish_reason}
+        choice: dict[str, Any] = {"index": piece.choice, "logprobs": scores, "finish_reason": self._reason(piece)}
         if self._chat:
             delta: dict[str, Any] = {} if begun else {"role": "assistant", "content": ""}
-            if piece.text:
-                delta["content"] = piece.text
+            if text:
+                delta["content"] = text
+            if calls:
+                delta["tool_calls"] = [{"index": index} | call for index, call in enumerate(calls, start=first)]
             choice["delta"] = delta
         else:
-            choice["text"] = piece.text
+            choice["text"] = text
         self._begun.add(piece.choice)
         return self._event([choice], None)
+
+    def _said(self, piece: Piece) -> tuple[str, list[dict[str, Any]]]:
+        """Return what ``piece`` makes certain of a choice's text and of its calls."""
+        if self._read_calls is None:
+            return piece.text, []
+        reader = self._readers.setdefault(piece.choice, self._read_calls())
+        said = reader.push(piece.text, last=piece.finish_reason is not None)
+        calls = [_call(part) for part in said if isinstance(part, Call)]
+        self._calls[piece.choice] += len(calls)
+        return "".join(part for part in said if isinstance(part, str)), calls
+
+    def _reason(self, piece: Piece) -> str | None:
+        if piece.finish_reason is FinishReason.STOP and self._calls[piece.choice]:
+            return "tool_calls"
+        return piece.finish_reason
 
     def _logprobs(self, scores: Sequence[ScoredToken]) -> dict[str, Any]:
         return logprobs.of_chat(scores) if self._chat else logprobs.of_completion(scores)
@@ -104,6 +142,11 @@ class AnswerWriter:
         if self._include_usage:
             body["usage"] = usage.body() if usage is not None else None
         return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def _call(call: Call) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 def error_event(error: ApiError, request_id: str) -> bytes:

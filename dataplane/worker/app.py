@@ -19,6 +19,7 @@ from dataplane.contracts.errors import ApiError, Code, envelope
 from dataplane.contracts.generation import Submit
 from dataplane.spool.writer import SpoolWriter
 from dataplane.worker import answers, requests
+from dataplane.worker.answer_rules import AnswerRules
 from dataplane.worker.answers import AnswerWriter, Endpoint, Usage
 from dataplane.worker.doors import Caller
 from dataplane.worker.endpoint import JsonEndpoint
@@ -52,6 +53,7 @@ class CompletionEndpoint(JsonEndpoint):
     async def _generate(self, exchange: Exchange, caller: Caller, request: GenerationRequest, model: Model) -> None:
         worker = self._worker
         meter = worker.meter(caller, self._endpoint, request.stream)
+        rules = await worker.rules.of(request, model, caller.tenant_id)
         prompt_token_ids = await worker.encode(request.prompt, model, caller.tenant_id)
         sampling = requests.sampling_of(
             request,
@@ -59,6 +61,7 @@ class CompletionEndpoint(JsonEndpoint):
             context_tokens=model.context_tokens,
             fill_tokens=worker.replica.fill_tokens(caller.tenant_id),
             vocab_size=model.vocab_size,
+            grammar=rules.grammar,
         )
         submit = Submit(
             request_id=caller.sequence_id,
@@ -67,7 +70,13 @@ class CompletionEndpoint(JsonEndpoint):
             sampling=sampling,
             n=request.n,
         )
-        answer = AnswerWriter(self._endpoint, caller.request_id, request.model, include_usage=request.include_usage)
+        answer = AnswerWriter(
+            self._endpoint,
+            caller.request_id,
+            request.model,
+            include_usage=request.include_usage,
+            read_calls=rules.call_reader(request.tools),
+        )
         generation = Generation(
             worker.replica.engine, worker.replica.tokenizer, meter, submit, request.stops, echo=request.echo
         )
@@ -121,6 +130,7 @@ class Worker:
         self, replica: Replica, metrics: Metrics, spool: SpoolWriter | None, *, trust_header: bool, patience_s: float
     ) -> None:
         self.replica = replica
+        self.rules = AnswerRules(replica)
         self.metrics = metrics
         self.trust_header = trust_header
         self.patience_s = patience_s
@@ -159,8 +169,8 @@ class Worker:
         match prompt:
             case TextPrompt(text):
                 token_ids = await tokenizer.encode_text(text, tenant_id=tenant_id, max_tokens=most)
-            case ChatPrompt(messages):
-                token_ids = await tokenizer.encode_chat(messages, tenant_id=tenant_id, max_tokens=most)
+            case ChatPrompt(messages, tools):
+                token_ids = await tokenizer.encode_chat(messages, tools=tools, tenant_id=tenant_id, max_tokens=most)
             case TokenPrompt(token_ids):
                 requests.check_token_ids(token_ids, model.vocab_size)
         if not token_ids:

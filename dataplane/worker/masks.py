@@ -84,14 +84,14 @@ class MaskedSequence:
         self._child_number = 0
         self._answer: bytes | RowFailure | None = None
         self.is_asked = False
-        self.ask()
 
     def allowed(self) -> bytes | RowFailure:
         """Return the mask of the next token; see :class:`dataplane.engine.runner.Constraint`."""
         while self._answer is None:
-            if not self.is_asked:
+            if self.is_asked:
+                self._masks.wait()
+            else:
                 self.ask()
-            self._masks.wait()
         return self._answer
 
     def accept(self, token_id: int) -> None:
@@ -186,6 +186,7 @@ class Masks:
         self._numbers += 1
         sequence = MaskedSequence(self, self._numbers, grammar)
         self._sequences[sequence.number] = sequence
+        sequence.ask()  # the answer may come at once, to whom it is known
         return sequence
 
     def poll(self) -> None:

@@ -13,10 +13,12 @@ from dataplane.contracts.sampling import MAX_ALTERNATIVES, MAX_BIASED_TOKENS, MA
 COMMON = frozenset({
     "model", "n", "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "logit_bias", "logprobs", "seed", "stop", "stream", "stream_options", "ignore_eos",
-    "min_tokens", "user", "metadata", "stop_token_ids",
+    "min_tokens", "user", "metadata", "stop_token_ids", "response_format", "structured_outputs",
 })  # fmt: skip
 COMPLETION = COMMON | {"prompt", "echo", "best_of"}
-CHAT = COMMON | {"messages", "max_completion_tokens", "top_logprobs"}
+CHAT = COMMON | {
+    "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
+}  # fmt: skip
 
 _MAX_COMPLETION_LOGPROBS = 5
 _ASKS_NOTHING: Mapping[str, tuple[Any, ...]] = {
@@ -31,7 +33,6 @@ _ASKS_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "include_stop_str_in_output": (False,),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
-    "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none",),
     "parallel_tool_calls": (True,),

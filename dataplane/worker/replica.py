@@ -52,6 +52,7 @@ class Model:
     def __init__(self, attach: Attach, config: ModelConfig, context_tokens: int, kernels: str) -> None:
         self.attach = attach
         self.vocab_size = config.vocab_size
+        self.has_end = bool(config.eos_token_ids)
         self.context_tokens = context_tokens
         self.kernels = kernels
         self.created_s = int(time.time())

@@ -1,7 +1,7 @@
 """From the bytes of an OpenAI request to a checked one: closed sets of fields, one reading, every refusal by name.
 
 Field names and meanings follow OpenAI's API reference (completions and chat completions), and vLLM's for ``top_k``,
-``min_p``, ``repetition_penalty``, ``ignore_eos``, ``min_tokens`` and ``stop_token_ids``.
+``min_p``, ``repetition_penalty``, ``ignore_eos``, ``min_tokens``, ``stop_token_ids`` and ``structured_outputs``.
 """
 
 import secrets
@@ -12,9 +12,11 @@ import msgspec
 
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.sampling import SamplingParams
-from dataplane.worker import bodies, parameters, prompts
+from dataplane.worker import bodies, parameters, prompts, structure, tools
 from dataplane.worker.parameters import invalid, unsupported
 from dataplane.worker.prompts import ChatPrompt, Prompt
+from dataplane.worker.structure import Structure
+from dataplane.worker.tools import Tools
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool
     stream: bool
     include_usage: bool
+    structure: Structure | None
+    tools: Tools | None
 
 
 class _Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +72,8 @@ class _Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stream_options: dict[str, Any] | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
 
 
 class _CompletionFields(_Fields, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +87,9 @@ class _ChatFields(_Fields, kw_only=True, forbid_unknown_fields=True):
     messages: list[dict[str, Any]]
     logprobs: bool = False
     top_logprobs: int | None = None
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
 
 
 def parse_completion(raw: bytes) -> GenerationRequest:
@@ -100,13 +109,23 @@ def parse_chat(raw: bytes) -> GenerationRequest:
     fields = bodies.convert(bodies.load(raw), parameters.CHAT, _ChatFields)
     if fields.top_logprobs and not fields.logprobs:
         raise invalid("top_logprobs", "it is allowed only when logprobs is true")
+    callable_tools = tools.of_fields(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
     return _checked(
-        fields, prompts.of_chat(fields.messages), logprobs=(fields.top_logprobs or 0) if fields.logprobs else None
+        fields,
+        prompts.of_chat(fields.messages, callable_tools.raw if callable_tools else b"[]"),
+        logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
+        callable_tools=callable_tools,
     )
 
 
 def sampling_of(
-    request: GenerationRequest, prompt_tokens: int, context_tokens: int, fill_tokens: int, vocab_size: int
+    request: GenerationRequest,
+    prompt_tokens: int,
+    context_tokens: int,
+    fill_tokens: int,
+    vocab_size: int,
+    *,
+    grammar: str = "",
 ) -> SamplingParams:
     """Resolve what depends on the prompt's length and on the model.
 
@@ -116,6 +135,7 @@ def sampling_of(
         context_tokens: most tokens of prompt and completion together.
         fill_tokens: where an absent max_tokens ends: the context, or the tenant's cap where that is less.
         vocab_size: token ids of the model are below it.
+        grammar: what the answer follows; empty is none.
 
     Raises:
         ApiError: the prompt or max_tokens does not fit (the message names both numbers), or a token id is none.
@@ -163,6 +183,7 @@ def sampling_of(
         stop_token_ids=request.stop_token_ids,
         logprobs=request.logprobs,
         score_prompt=request.echo and request.logprobs is not None,
+        grammar=grammar,
     )
 
 
@@ -191,7 +212,14 @@ def check_token_ids(token_ids: list[int], vocab_size: int, field: str = "prompt"
             raise invalid(field, f"{token_id} is no token id, they are from 0 to {vocab_size - 1}")
 
 
-def _checked(fields: _Fields, prompt: Prompt, *, logprobs: int | None, echo: bool = False) -> GenerationRequest:
+def _checked(
+    fields: _Fields,
+    prompt: Prompt,
+    *,
+    logprobs: int | None,
+    echo: bool = False,
+    callable_tools: Tools | None = None,
+) -> GenerationRequest:
     parameters.check_ranges(msgspec.structs.asdict(fields))
     if len(fields.model) > parameters.MAX_MODEL_CHARS:
         raise invalid("model", f"at most {parameters.MAX_MODEL_CHARS} characters are allowed")
@@ -226,6 +254,8 @@ def _checked(fields: _Fields, prompt: Prompt, *, logprobs: int | None, echo: boo
         ignore_eos=fields.ignore_eos,
         stream=fields.stream,
         include_usage=_include_usage(fields.stream_options, fields.stream),
+        structure=structure.of_fields(fields.response_format, fields.structured_outputs),
+        tools=callable_tools,
     )
 
 
