@@ -48,14 +48,16 @@ class Call:
 Script = Callable[[Call], Awaitable[None]]
 
 
-def token_event(index: int, text: str = "x", finish: str | None = None, prompt_tokens: int = 7) -> bytes:
+def token_event(
+    index: int, text: str = "x", finish: str | None = None, prompt_tokens: int = 7, choice: int = 0
+) -> bytes:
     """Return the event of the ``index``-th token (from 1), with its meter line."""
     chunk = {
         "id": "c",
         "object": "chat.completion.chunk",
         "created": 1,
         "model": "chat",
-        "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}],
+        "choices": [{"index": choice, "delta": {"content": text}, "finish_reason": finish}],
     }
     return f": t={index} p={prompt_tokens} c=2\ndata: {json.dumps(chunk)}\n\n".encode()
 

@@ -1,15 +1,17 @@
 """Limits, a full spool and a full gateway, as callers meet them over HTTP."""
 
 import asyncio
+import json
 
 import msgspec
 import pytest
 import redis
-from fake_replica import Call, Gate, replies, token_event
+from fake_replica import DONE, Call, Gate, replies, token_event
 from gateway_harness import BODY, NO_REDIS, error_of, gateway
 from gateway_world import World
 from ports import free_port
 
+from dataplane.contracts.usage import Outcome
 from stack.redis import Redis
 
 pytestmark = pytest.mark.anyio
@@ -79,6 +81,24 @@ async def test_tokens_are_settled_by_what_the_replica_counted(world: World, home
             settled = await g.post(BODY | {"max_tokens": 1})
             # 7 prompt and 3 completion tokens were used, whatever had been reserved.
             assert int(settled.headers["x-ratelimit-remaining-tokens"]) > 900
+
+
+async def test_choices_are_all_reserved_streamed_and_billed(world: World, home, clean_redis) -> None:
+    async def two(call: Call) -> None:
+        await call.head()
+        events = [token_event(1), token_event(2, choice=1, finish="length"), token_event(3, finish="stop")]
+        for event in [*events, DONE]:
+            await call.chunk(event)
+        await call.end()
+
+    world.limit("acme", tokens_per_minute=1000)
+    async with gateway(world, home, clean_redis) as g:
+        g.replicas[0].script = two
+        response, data = await g.stream(n=2, max_tokens=300)
+        assert int(response.headers["x-ratelimit-remaining-tokens"]) < 1000 - 2 * 300
+        assert [json.loads(event)["choices"][0]["index"] for event in data[:-1]] == [0, 1, 0]
+        [record] = await g.records(1)
+        assert (record.completion_tokens, record.outcome) == (3, Outcome.STOP)
 
 
 async def test_an_aborted_stream_pays_for_what_was_generated(world: World, home, clean_redis) -> None:

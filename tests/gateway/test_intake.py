@@ -71,6 +71,12 @@ def test_only_a_whole_number_counts_as_max_tokens(name: str, value: object) -> N
     assert taken.max_tokens == (value if type(value) is int and value >= 0 else None)
 
 
+@given(json_values | st.integers(-1, 20))
+def test_only_a_whole_number_of_choices_counts_as_n(value: object) -> None:
+    taken = parse(json.dumps({"model": "m", "n": value}).encode())
+    assert taken.n == (value if type(value) is int and 1 <= value <= 16 else 1)
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"])))
 def test_the_estimate_grows_with_the_text_and_never_exceeds_its_bytes(text: str, more: str) -> None:
     def estimate(value: str) -> int:

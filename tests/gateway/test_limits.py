@@ -262,6 +262,16 @@ def test_what_is_reserved_is_the_most_a_request_can_take_or_a_refusal_that_names
     assert f"About {prompt} prompt tokens" in refusal.value.message
 
 
+def test_every_choice_is_reserved_for_and_the_prompt_once() -> None:
+    world = World()
+    world.limit(world.acme_key.lookup, max_request_tokens=300)
+    tenant, key = world.tenants["acme"], world.keys[world.acme_key.lookup]
+    assert request_tokens(tenant, key, 10, 20, 100, n=4) == 10 + 4 * 20
+    assert request_tokens(tenant, key, 10, None, 100, n=3) == 10 + 3 * 90
+    with pytest.raises(ApiError, match="'max_tokens' of 80 for each of 4 choices"):
+        request_tokens(tenant, key, 10, 80, 100, n=4)
+
+
 def test_only_limited_scopes_are_asked_about() -> None:
     world = World()
     tenant, key = world.tenants["acme"], world.keys[world.acme_key.lookup]

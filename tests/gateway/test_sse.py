@@ -18,9 +18,9 @@ def wire(parts: list[str], finish: str | None = "stop", done: bool = True) -> by
     return sent + (DONE if done else b"")
 
 
-def fed(data: bytes, cuts: list[int]) -> tuple[EventStream, bytes, int]:
+def fed(data: bytes, cuts: list[int], n: int = 1) -> tuple[EventStream, bytes, int]:
     """Feed ``data`` cut at ``cuts``; return the stream, what it released, and the tokens the caller then has."""
-    stream, released, tokens = EventStream(), b"", 0
+    stream, released, tokens = EventStream(n), b"", 0
     borders = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, end in itertools.pairwise(borders):
         release = stream.feed(data[start:end])
@@ -52,6 +52,25 @@ def test_a_stream_cut_short_releases_neither_its_finish_nor_part_of_an_event(
     assert b"[DONE]" not in released
     assert released.count(b"data: ") == tokens <= len(parts) - 1
     assert released == b"" or released.endswith(b"\n\n")
+
+
+@given(st.permutations([0, 0, 0, 1, 1, 2, 2, 2]), st.lists(st.integers(0, 10_000), max_size=20))
+def test_of_several_choices_each_finish_passes_but_the_last_which_waits_for_done(
+    order: list[int], cuts: list[int]
+) -> None:
+    lasts = {choice: len(order) - 1 - order[::-1].index(choice) for choice in order}
+    sent = [
+        token_event(n, finish="stop" if lasts[choice] == n - 1 else None, choice=choice)
+        for n, choice in enumerate(order, 1)
+    ]
+    stream, released, tokens = fed(b"".join(sent), cuts, n=3)
+    assert (stream.end, tokens) == (End.HELD, len(order) - 1)
+    assert released.count(b'"stop"') == 2
+    stream, released, tokens = fed(b"".join(sent) + DONE, cuts, n=3)
+    assert (stream.end, tokens) == (End.DONE, len(order))
+    assert released.count(b'"stop"') == 3
+    early, _, _ = fed(b"".join(sent[:-1]) + DONE, cuts, n=3)
+    assert early.end is End.BROKEN
 
 
 @given(texts)
