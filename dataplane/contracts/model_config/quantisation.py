@@ -1,0 +1,61 @@
+"""Folders that ``python -m dataplane.model.quantize`` made, and the tensors that stand in for their matrices.
+
+A matrix ``NAME`` [outputs, inputs] of a folder in int8 or int4 is stored as
+
+::
+
+    NAME.codes      int8: I8 [outputs, groups x 64]; int4: U8 [outputs, groups x 16], inputs 0 and 1 of each two in the
+                    low and the high nibble
+    NAME.scales     F16 [outputs, groups]
+    NAME.minimums   F16 [outputs, groups], int4 only
+
+for groups of 64 or 32 inputs, the last filled up with zeros. value = scale x code in int8, minimum + scale x code in
+int4. Everything else is stored as it was, and a folder of the scheme kv-int8 is its source but for the config.
+"""
+
+from typing import Final
+
+from dataplane.contracts.model_config.fields import Fields
+
+SCHEMES: Final = ("int8", "int4", "kv-int8")
+"""Weights as integers, or the wish that keys and values be kept as such."""
+GROUP_INPUTS: Final = {"int8": 64, "int4": 32}
+PARTS: Final = {"int8": ("codes", "scales"), "int4": ("codes", "scales", "minimums")}
+_METHOD: Final = "pagoda"
+_CODE_DTYPES: Final = {"int8": "I8", "int4": "U8"}
+_CODES_OF_A_BYTE: Final = {"int8": 1, "int4": 2}
+
+Stored = tuple[str, tuple[int, ...]]
+"""dtype in the names of safetensors, empty for any float; and shape."""
+
+
+def read_quantisation(fields: Fields) -> str:
+    """Return the scheme of ``quantization_config``, empty where there is none; another tool's is refused."""
+    value = fields.get("quantization_config")
+    if value is None:
+        return ""
+    ours = next((scheme for scheme in SCHEMES if value == written(scheme)), "")
+    if not ours:
+        fields.refuse(
+            "quantization_config",
+            "weights quantised by another tool cannot be read",
+            "Upload the weights in fp32, fp16 or bf16 and remove quantization_config.",
+        )
+    return ours
+
+
+def written(scheme: str) -> dict[str, str]:
+    """Return the ``quantization_config`` of a folder of ``scheme``."""
+    return {"quant_method": _METHOD, "scheme": scheme}
+
+
+def stored(name: str, shape: tuple[int, ...], scheme: str) -> dict[str, Stored]:
+    """Return the tensors that a folder of ``scheme`` holds for the tensor ``name``: its parts, or itself."""
+    if scheme not in PARTS or len(shape) != 2:
+        return {name: ("", shape)}
+    outputs, inputs = shape
+    group = GROUP_INPUTS[scheme]
+    groups = -(-inputs // group)
+    codes: Stored = (_CODE_DTYPES[scheme], (outputs, groups * group // _CODES_OF_A_BYTE[scheme]))
+    halves: Stored = ("F16", (outputs, groups))
+    return {f"{name}.{part}": codes if part == "codes" else halves for part in PARTS[scheme]}
