@@ -49,7 +49,7 @@ class ControlDouble:
             self.reports.append(report)
             self._reported.notify_all()
 
-    def wait_for_report(self, wanted: Callable[[list[FleetReport]], bool], timeout_s: float = 10.0) -> None:
+    def wait_for_report(self, wanted: Callable[[list[FleetReport]], bool], timeout_s: float = 60.0) -> None:
         """Return once ``wanted`` holds for all reports so far; fail the test otherwise."""
         with self._reported:
             assert self._reported.wait_for(lambda: wanted(self.reports), timeout_s), self.reports[-1:]

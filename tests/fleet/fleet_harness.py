@@ -35,7 +35,10 @@ from dataplane.contracts.catalog import (
 from dataplane.contracts.replica import Demand, ReplicaReport, ReplicaState, ReplicaTable
 from dataplane.contracts.verdict import version_digest
 
-ON_FAKES = (sys.executable, str(Path(__file__).with_name("fleet_on_fakes.py")))
+_ON_FAKES = (sys.executable, str(Path(__file__).with_name("fleet_on_fakes.py")))
+ON_FAKES, IMPATIENT = (*_ON_FAKES, "patient"), (*_ON_FAKES, "impatient")
+_DEADLINE_S = 90.0
+"""For a broken fleet, not for a slow machine."""
 ROOT = Path(__file__).parent.parent.parent
 BEARER = {"authorization": f"Bearer {SECRET}"}
 
@@ -112,7 +115,7 @@ class FleetProcess:
         self.home = home
         self.control = control
         self.port = free_port()
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=BEARER, timeout=20)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=BEARER, timeout=_DEADLINE_S)
         self.redis = redis.Redis.from_url(redis_url)
         self._command = command
         self.environ = {
@@ -154,7 +157,7 @@ class FleetProcess:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(self._command, env=self.environ, stdout=log, stderr=log, cwd="/")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + _DEADLINE_S
         while True:
             try:
                 self.http.get("/health")
@@ -171,7 +174,7 @@ class FleetProcess:
         if self._process.poll() is None:
             self._process.terminate()
         try:
-            return self._process.wait(timeout=30)
+            return self._process.wait(timeout=_DEADLINE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise
@@ -209,7 +212,7 @@ class FleetProcess:
         demand = Demand(gateway_id, next(self._demands), {f"dep-{name}": count for name, count in waiting.items()})
         assert self.http.post("/demand", content=msgspec.json.encode(demand)).status_code == 204
 
-    def wait(self, condition: Callable[[ReplicaTable], bool], timeout_s: float = 15.0) -> ReplicaTable:
+    def wait(self, condition: Callable[[ReplicaTable], bool], timeout_s: float = _DEADLINE_S) -> ReplicaTable:
         """Follow the table by long polls until ``condition`` holds."""
         deadline = time.monotonic() + timeout_s
         table = self.table()
@@ -223,14 +226,14 @@ class FleetProcess:
         table = self.wait(lambda table: len(ready(table, **fields)) == count)
         return ready(table, **fields)
 
-    def wait_called(self, name: str, timeout_s: float = 60.0) -> ReplicaReport:
+    def wait_called(self, name: str) -> ReplicaReport:
         """Have a caller wait for a deployment, its gateway say so again and again, and return the row that is READY."""
 
         def is_ready(table: ReplicaTable) -> bool:
             self.call(**{name: 1})
             return ready(table, deployment_id=f"dep-{name}") != []
 
-        table = self.wait(is_ready, timeout_s)
+        table = self.wait(is_ready)
         return ready(table, deployment_id=f"dep-{name}")[0]
 
     def wait_idle(self, count: int = 1) -> list[ReplicaReport]:
@@ -248,9 +251,15 @@ def ready(table: ReplicaTable, **fields: object) -> list[ReplicaReport]:
     return rows(table, state=ReplicaState.READY, **fields)
 
 
+def living(table: ReplicaTable) -> list[ReplicaState]:
+    return [row.state for row in table.replicas if row.state is not ReplicaState.STOPPED]
+
+
 def ask(row: ReplicaReport, method: str, path: str) -> dict:
     """Call a replica through its Unix socket."""
-    with httpx.Client(transport=httpx.HTTPTransport(uds=row.socket), base_url="http://replica") as client:
+    with httpx.Client(
+        transport=httpx.HTTPTransport(uds=row.socket), base_url="http://replica", timeout=_DEADLINE_S
+    ) as client:
         return client.request(method, path).json()
 
 

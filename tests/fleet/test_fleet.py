@@ -2,54 +2,18 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-import pytest
 from control_double import ControlDouble
 from fleet_harness import FleetProcess, Home, ask, deployment, processes_of, ready, rows
 
 from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import EngineSettings, Share
-from dataplane.contracts.replica import ReplicaEvent, ReplicaState, ReplicaTable
+from dataplane.contracts.replica import ReplicaEvent, ReplicaState
 from stack.redis import Redis
 
 S = ReplicaState
-
-
-@pytest.fixture(scope="module")
-def home() -> Iterator[Home]:
-    with tempfile.TemporaryDirectory(prefix="pgd-", dir="/tmp") as folder:
-        yield Home(Path(folder))
-
-
-@pytest.fixture(scope="module")
-def control() -> Iterator[ControlDouble]:
-    with ControlDouble() as double:
-        yield double
-
-
-@pytest.fixture(scope="module")
-def shared_fleet(home: Home, control: ControlDouble, redis_server: Redis) -> Iterator[FleetProcess]:
-    with FleetProcess(home, redis_server.url, control) as process:
-        yield process
-    assert processes_of(home) == []
-
-
-@pytest.fixture
-def fleet(shared_fleet: FleetProcess) -> FleetProcess:
-    """The module's fleet, at rest: one warm idle process, an empty catalog, no reports."""
-    shared_fleet.publish(versions=[])
-    shared_fleet.wait(at_rest)
-    shared_fleet.control.reports.clear()
-    return shared_fleet
-
-
-def at_rest(table: ReplicaTable) -> bool:
-    return [row.state for row in table.replicas if row.state is not S.STOPPED] == [S.WARM_IDLE]
 
 
 def events(control: ControlDouble) -> list[ReplicaEvent]:
@@ -74,32 +38,6 @@ def test_a_deployment_becomes_ready_only_by_a_real_generation_and_each_step_is_t
     steps = [(event.old, event.new) for event in events(control) if event.replica_id == row.replica_id]
     assert steps[-3:] == [(S.WARM_IDLE, S.LOADING), (S.LOADING, S.WARMING), (S.WARMING, S.READY)]
     assert all(event.cause for event in events(control))
-
-
-def test_versions_that_cannot_serve_are_never_ready_their_causes_are_shown_and_the_others_serve(
-    home: Home, fleet: FleetProcess
-) -> None:
-    causes = {
-        "error": ({"generate": "error"}, "the logits are not finite"),
-        "empty": ({"generate": "empty"}, "no token"),
-        "crash": ({"load": "crash"}, "exited with status 3: a weight is missing"),
-        "give-up": ({"load": "give_up"}, "rope type is unknown"),
-        "stall": ({"load": "stall"}, "hangs while loading: no progress"),
-        "good": ({}, ""),
-    }
-    versions = {name: home.fake(f"ver-{name}", **behaviour) for name, (behaviour, _) in causes.items()}
-    fleet.publish(*[deployment(name, version) for name, version in versions.items()], versions=list(versions.values()))
-    del causes["good"]
-    missing = dict(causes)
-    table = fleet.table()
-    while missing:
-        table = fleet.wait(lambda table, known=table: table.number > known.number)
-        for row in rows(table, state=S.COLD):
-            name = row.deployment_id.removeprefix("dep-")
-            if "times in a row" in row.cause and causes[name][1] in row.cause:
-                missing.pop(name, None)
-        assert {row.deployment_id for row in ready(table)} <= {"dep-good"}
-    assert len(ready(table)) == 1
 
 
 def test_a_crash_loop_backs_off_and_a_good_version_ends_it(
@@ -130,25 +68,6 @@ def test_a_killed_replica_is_replaced_from_the_warm_idle_floor_with_its_cause(
     assert (dead.state, dead.cause) == (S.STOPPED, "killed by SIGKILL")
     fleet.wait_idle()
     assert ready(fleet.table())[0].restarts == 1
-
-
-def test_a_stopped_process_and_pending_work_without_progress_are_found_killed_and_replaced(
-    home: Home, fleet: FleetProcess
-) -> None:
-    version = home.fake("ver-1")
-    fleet.publish(deployment("chat", version), versions=[version])
-    (first,) = fleet.wait_ready()
-    fleet.wait_idle()
-    os.kill(first.pid, signal.SIGSTOP)
-    table = fleet.wait(lambda table: ready(table) != [] and ready(table)[0].replica_id != first.replica_id)
-    assert "no answer" in rows(table, replica_id=first.replica_id)[0].cause
-    (second,) = ready(table)
-    fleet.wait_idle()
-    ask(second, "POST", "/hang")
-    table = fleet.wait(lambda table: rows(table, replica_id=second.replica_id, state=S.STOPPED) != [])
-    assert "no progress with 1 requests pending" in rows(table, replica_id=second.replica_id)[0].cause
-    fleet.wait_ready()
-    assert not psutil.pid_exists(first.pid)
 
 
 def test_a_new_version_or_new_settings_replace_a_replica_without_a_gap(home: Home, fleet: FleetProcess) -> None:
@@ -189,7 +108,7 @@ def test_changed_grants_reach_a_running_replica_split_over_the_replicas(home: Ho
     before = fleet.wait_ready(2)
     grants = {"acme": Share(guarantee_tokens=101, cap_tokens=200, weight=3), "evil": Share()}
     fleet.publish(deployment("chat", version, count=2, grants=grants), versions=[version])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     for row in before:
         while ask(row, "GET", "/told")["told"] != ["Attach", "MarkReady", "SetShares"]:
             assert time.monotonic() < deadline
@@ -210,15 +129,6 @@ def test_a_drain_by_order_ends_the_replica_and_a_successor_takes_over(home: Home
     assert "drained by order" in rows(table, replica_id=row.replica_id)[0].cause
     refused = fleet.http.post(f"/replicas/{row.replica_id}/drain")
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
-
-
-def test_a_drain_that_does_not_end_is_cut_short(home: Home, fleet: FleetProcess) -> None:
-    version = home.fake("ver-1", drain_s=3600)
-    fleet.publish(deployment("chat", version), versions=[version])
-    (row,) = fleet.wait_ready()
-    fleet.http.post(f"/replicas/{row.replica_id}/drain")
-    table = fleet.wait(lambda table: rows(table, replica_id=row.replica_id, state=S.STOPPED) != [])
-    assert rows(table, replica_id=row.replica_id)[0].cause == "drained by order (killed: it did not end in time)"
 
 
 def test_a_damaged_blob_is_named_and_the_version_starts_once_it_is_restored(home: Home, fleet: FleetProcess) -> None:

@@ -62,7 +62,7 @@ def test_real_replicas_serve_hang_die_and_come_back(home: Home, fleet: FleetProc
     version = home.version("ver-1", tiny_files(home))
     chat = deployment("tiny", version, engine=SMALL, grants={"acme": Share(guarantee_tokens=64)})
     fleet.publish(chat, versions=[version])
-    fleet.wait(lambda table: ready(table) != [], timeout_s=90)
+    fleet.wait(lambda table: ready(table) != [])
     (first,) = ready(fleet.table())
     assert first.kernels
     assert first.context_tokens == 512
@@ -70,10 +70,10 @@ def test_real_replicas_serve_hang_die_and_come_back(home: Home, fleet: FleetProc
     table = fleet.wait(lambda table: ready(table)[0].load.generation_tokens >= 8)
     assert [tenant.tenant_id for tenant in ready(table)[0].tenants if tenant.guarantee_blocks] == ["acme"]
 
-    fleet.wait(lambda table: rows(table, state=ReplicaState.WARM_IDLE) != [], timeout_s=90)
+    fleet.wait(lambda table: rows(table, state=ReplicaState.WARM_IDLE) != [])
     family = psutil.Process(first.pid).children(recursive=True)
     os.kill(first.pid, signal.SIGKILL)
-    table = fleet.wait(lambda table: ready(table) != [] and ready(table)[0].pid != first.pid, timeout_s=60)
+    table = fleet.wait(lambda table: ready(table) != [] and ready(table)[0].pid != first.pid)
     (second,) = ready(table)
     assert generate(second) == text
     assert not any(is_alive(process) for process in family)
@@ -83,12 +83,12 @@ def test_real_replicas_serve_hang_die_and_come_back(home: Home, fleet: FleetProc
     # The worker is killed while this waits for its first token: no answer, not even a clean end.
     with pytest.raises(httpx.RemoteProtocolError):
         generate(second)
-    table = fleet.wait(lambda table: rows(table, pid=second.pid, state=ReplicaState.STOPPED) != [], timeout_s=60)
+    table = fleet.wait(lambda table: rows(table, pid=second.pid, state=ReplicaState.STOPPED) != [])
     assert "no progress with 1 requests pending" in rows(table, pid=second.pid)[0].cause
 
 
 def test_a_model_that_cannot_be_loaded_is_named_by_the_real_worker(home: Home, fleet: FleetProcess) -> None:
     version = home.version("ver-bad", tiny_files(home) | {"config.json": b"{}"})
     fleet.publish(deployment("bad", version, engine=SMALL), versions=[version])
-    table = fleet.wait(lambda table: rows(table, version_id="ver-bad", state=ReplicaState.STOPPED) != [], timeout_s=90)
+    table = fleet.wait(lambda table: rows(table, version_id="ver-bad", state=ReplicaState.STOPPED) != [])
     assert "model_type" in rows(table, version_id="ver-bad", state=ReplicaState.STOPPED)[0].cause

@@ -1,62 +1,24 @@
 """A fleet with scripted workers: idle deployments step down and come back, versions are tried and rolled out."""
 
 import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
 from control_double import ControlDouble
-from fleet_harness import FleetProcess, Home, ask, deployment, processes_of, ready, rows
+from fleet_harness import FleetProcess, Home, ask, deployment, living, ready, rows
 
 from dataplane.contracts.catalog import CANDIDATE, PREVIOUS, Arm, EngineSettings, Hold, IdlePolicy, Share
 from dataplane.contracts.replica import (
     FleetReport,
     ReplicaState,
-    ReplicaTable,
     Tier,
     TrialReport,
     TrialRequest,
     TrialState,
 )
-from stack.redis import Redis
 
 S = ReplicaState
 SLEEPY = IdlePolicy(asleep_after_s=1)
-
-
-@pytest.fixture(scope="module")
-def home() -> Iterator[Home]:
-    with tempfile.TemporaryDirectory(prefix="pgd-", dir="/tmp") as folder:
-        yield Home(Path(folder))
-
-
-@pytest.fixture(scope="module")
-def control() -> Iterator[ControlDouble]:
-    with ControlDouble() as double:
-        yield double
-
-
-@pytest.fixture(scope="module")
-def shared_fleet(home: Home, control: ControlDouble, redis_server: Redis) -> Iterator[FleetProcess]:
-    with FleetProcess(home, redis_server.url, control) as process:
-        yield process
-    assert processes_of(home) == []
-
-
-@pytest.fixture
-def fleet(shared_fleet: FleetProcess) -> FleetProcess:
-    """The module's fleet, at rest: one warm idle process, an empty catalog, nobody waits."""
-    shared_fleet.call()
-    shared_fleet.publish(versions=[])
-    shared_fleet.wait(lambda table: living(table) == [S.WARM_IDLE])
-    shared_fleet.control.reports.clear()
-    return shared_fleet
-
-
-def living(table: ReplicaTable) -> list[ReplicaState]:
-    return [row.state for row in table.replicas if row.state is not S.STOPPED]
 
 
 def costs(control: ControlDouble, *tiers: Tier) -> FleetReport:
@@ -101,14 +63,18 @@ def test_it_steps_down_tier_by_tier_and_what_was_measured_outlives_the_fleet(
     home: Home, fleet: FleetProcess, control: ControlDouble
 ) -> None:
     version = home.fake("ver-1")
-    idle = IdlePolicy(asleep_after_s=1, warm_after_s=2, disk_after_s=3)
-    entry = deployment("chat", version, count=0, idle=idle)
-    fleet.publish(entry, versions=[version])
+
+    def rests(idle: IdlePolicy) -> None:
+        fleet.publish(deployment("chat", version, count=0, idle=idle), versions=[version])
+
+    rests(SLEEPY)
     row = fleet.wait_called("chat")
     fleet.call()
     fleet.wait(lambda table: rows(table, state=S.ASLEEP) != [])
+    rests(IdlePolicy(asleep_after_s=1, warm_after_s=2))
     table = fleet.wait(lambda table: rows(table, state=S.COLD, tier=Tier.WARM) != [])
     fleet.wait(lambda table: rows(table, replica_id=row.replica_id, state=S.STOPPED) != [])
+    rests(IdlePolicy(asleep_after_s=1, warm_after_s=2, disk_after_s=3))
     fleet.wait(lambda table: rows(table, state=S.COLD, tier=Tier.DISK) != [])
     (resting,) = rows(table, state=S.COLD)
     assert resting.idle

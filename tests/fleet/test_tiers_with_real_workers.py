@@ -23,17 +23,19 @@ def publish(fleet: FleetProcess, version: VersionEntry, idle: IdlePolicy) -> Non
     fleet.publish(deployment("tiny", version, count=0, engine=SMALL, idle=idle), versions=[version])
 
 
-def called_once(fleet: FleetProcess) -> ReplicaReport:
-    row = fleet.wait_called("tiny", timeout_s=90)
+def answered_once(fleet: FleetProcess) -> tuple[ReplicaReport, str]:
+    """Have a caller wait, and answer it; from then on nobody waits, and idle it soon rests again."""
+    row = fleet.wait_called("tiny")
+    text = generate(row)
     fleet.call()
-    return row
+    return row, text
 
 
 def seen(fleet: FleetProcess, state: ReplicaState, tier: Tier) -> ReplicaReport:
     def wanted(table: ReplicaTable) -> list[ReplicaReport]:
         return rows(table, state=state, tier=tier)
 
-    return wanted(fleet.wait(lambda table: wanted(table) != [], timeout_s=60))[0]
+    return wanted(fleet.wait(lambda table: wanted(table) != []))[0]
 
 
 def bucket_with(home: Home, folder: Path, opened: ExitStack) -> ObjectStore:
@@ -54,22 +56,21 @@ def test_sleep_keeps_a_models_answers_and_a_second_start_fetches_and_converts_no
         store = bucket_with(home, Path(folder) / "s3", bucket)
         with FleetProcess(home, redis_server.url, control, REAL, **store.environment) as fleet:
             publish(fleet, version, SLEEPY)
-            first = called_once(fleet)
-            text = generate(first)
+            first, text = answered_once(fleet)
             assert all(SECRET_KEY not in str(p.environ()) for p in psutil.Process(fleet.pid).children(recursive=True))
             (packed,) = (home.path / "runtime").glob(f"{version.digest}-*")
             before = packed.stat()
 
             assert seen(fleet, ReplicaState.ASLEEP, Tier.ASLEEP).replica_id == first.replica_id
-            woken = called_once(fleet)
-            assert (woken.replica_id, generate(woken)) == (first.replica_id, text)
+            woken, same = answered_once(fleet)
+            assert (woken.replica_id, same) == (first.replica_id, text)
 
             publish(fleet, version, WARM)
             seen(fleet, ReplicaState.COLD, Tier.WARM)
             bucket.close()  # from here on there is nothing to fetch from
-            again = called_once(fleet)
+            again, same = answered_once(fleet)
             assert again.replica_id != first.replica_id
-            assert generate(again) == text
+            assert same == text
             assert (packed.stat().st_ino, packed.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
         costs = {cost.tier: cost.samples for cost in control.reports[-1].costs["dep-tiny"]}
         assert costs == {Tier.ASLEEP: 1, Tier.WARM: 1, Tier.STORE: 1}
