@@ -88,3 +88,44 @@ def test_preempted_and_resumed(tiny: LoadedModel, prompts: list[list[int]], expe
     engine = make_engine(tiny, num_blocks=26)
     assert run(engine, prompts) == expected
     assert engine.load().num_preemptions > 0
+
+
+def run_shaped(engine: Engine, prompts: list[list[int]], wave: str = "") -> tuple[list[list[int]], list[list[float]]]:
+    """Tokens and scores of requests for two choices each, with penalties that the whole history weighs in."""
+    tokens: dict[str, list[int]] = {}
+    scores: dict[str, list[float]] = {}
+    for index, prompt in enumerate(prompts):
+        params = SamplingParams(
+            max_tokens=MAX_TOKENS, temperature=0.8, min_p=0.01, presence_penalty=0.7, frequency_penalty=0.4,
+            repetition_penalty=1.2, logit_bias={5: 2.0}, seed=index, ignore_eos=True, logprobs=2,
+            score_prompt=index % 2 == 0,
+        )  # fmt: skip
+        request = Submit(f"{wave}{index}", TENANTS[index // 2 % 2], prompt, params, 2)
+        tokens |= {sequence_id: [] for sequence_id in request.sequence_ids()}
+        scores |= {sequence_id: [] for sequence_id in request.sequence_ids()}
+        engine.submit(request)
+    while engine.has_work:
+        for delta in engine.step():
+            assert not delta.error_code, delta.error_message
+            tokens[delta.request_id] += delta.token_ids
+            scores[delta.request_id] += [score.logprob for score in delta.scores]
+    engine.check_integrity()
+    return list(tokens.values()), list(scores.values())
+
+
+def test_penalties_choices_and_scores_are_the_same_however_they_are_scheduled(
+    tiny: LoadedModel, prompts: list[list[int]]
+) -> None:
+    prompts = prompts[:4]
+    tokens, scores = run_shaped(make_engine(tiny, budget=512, prefix_cache=False), prompts)
+    preempting, hot = make_engine(tiny, num_blocks=26), make_engine(tiny, budget=9)
+    run_shaped(hot, prompts, "cold")
+    for engine in (preempting, hot):
+        again, rescored = run_shaped(engine, prompts)
+        assert again == tokens
+        for mine, first in zip(rescored, scores, strict=True):
+            assert mine == pytest.approx(first, abs=1e-3)
+    assert preempting.load().num_preemptions > 0
+    assert hot.load().prefix_cache_hits_tokens > 0
+    expected = [MAX_TOKENS + (len(prompt) - 1 if index % 2 == 0 else 0) for index, prompt in enumerate(prompts)]
+    assert [len(found) for found in scores[::2]] == expected
