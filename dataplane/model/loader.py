@@ -15,7 +15,7 @@ from dataplane.contracts.generation import CONVERT
 from dataplane.contracts.model_config import ConfigError, ModelConfig, add_generation_config, parse_config
 from dataplane.kernels.panels import PRECISIONS
 from dataplane.model import runtime_format
-from dataplane.model.architectures import llama
+from dataplane.model.architectures import architecture_of
 from dataplane.model.checkpoint import Checkpoint, CheckpointError, weight_files
 from dataplane.model.cpu_runner import SCORED_AT_ONCE_TOKENS, CpuRunner
 from dataplane.model.executor import make_executor
@@ -99,7 +99,7 @@ def load(
         if not _DIGEST.fullmatch(source):
             raise LoadError(f"{source!r} is not a version digest")
         identity = Identity(source, engine.dtype, LAYOUT_VERSION, config)
-        program = llama.program(config)
+        program = architecture_of(config).program(config)
         tensors = _attach_or_convert(model_dir, runtime_dir, identity, program, progress)
     except ConfigError as error:
         raise LoadError(f"config.json of {model_dir.name}: {error}. {error.mend}") from error

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dataplane.contracts.model_config import ModelConfig
 from dataplane.kernels import panels
-from dataplane.model.architectures import llama
+from dataplane.model.architectures import architecture_of
 from dataplane.model.program import Embed, Linear, Program
 
 LAYOUT_VERSION = 2
@@ -41,7 +41,7 @@ def packed_tensors(
         PackingError: a weight too large for the precision.
     """
     matrices = matrix_shapes(program)
-    for name, tensor in llama.tensors(config, read):
+    for name, tensor in architecture_of(config).tensors(config, read):
         if name not in matrices:
             yield name, _vector(name, tensor)
             continue
