@@ -17,9 +17,10 @@ _OPTIONS = "x-guidance"
 _SPACE = "[ \\n\\r\\t]{1,64}"
 """What may stand between the parts of a JSON text: enough for lines with indents, and never without an end."""
 
-_IN_SLASHES = {"/": "\\/", "\n": "\\n"}
-_CLASSES = {"d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]"}
-"""As JSON Schema reads them. What they match here, readers that know all of Unicode's digits match too."""
+_IN_SLASHES = {"/": "\\/", "\n": "\\n", "\x7f": "\\x7f"}
+_CLASSES = {"d": "[0-9]", "w": "[0-9A-Za-z_]"}
+"""As JSON Schema reads them. What they match, readers that know all of Unicode's digits and letters match too; of what
+is no digit or letter they match less, as the library does."""
 
 
 class GrammarRefused(ValueError):
@@ -116,11 +117,11 @@ def _more(functions: Functions) -> str:
 
 def _json(schema: Schema) -> str:
     options = {_OPTIONS: {"whitespace_pattern": _SPACE}}
-    return f"%json {json.dumps({**schema, **options}, ensure_ascii=False)}"
+    return f"%json {_literal({**schema, **options})}"
 
 
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _literal(value: Any) -> str:  # noqa: ANN401 - the value of a JSON text has any type
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # which the library does not read as it is
 
 
 def _within_slashes(pattern: str) -> str:
