@@ -1,5 +1,6 @@
 """One completion of a request: from the engine's tokens to text that is certain, and the scores of its tokens."""
 
+import codecs
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -167,11 +168,11 @@ class Choice:
 
 
 def _behind_remains(token: bytes, text: str) -> int:
-    """Return where in the text that ``token`` made certain its own begins: behind what was left of others, if any."""
-    try:
-        own = token.decode()
-    except UnicodeDecodeError:
-        return 0  # a part of a character itself
+    """Return where in the text that ``token`` made certain its own begins: behind what others left unfinished, if so.
+
+    A token that goes on with a character of others begins where that character does.
+    """
+    own = codecs.getincrementaldecoder("utf-8")("replace").decode(token)
     return len(text) - len(own) if text.endswith(own) else 0
 
 
