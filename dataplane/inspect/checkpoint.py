@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from dataplane.contracts import strict_json
-from dataplane.contracts.model_config import ModelConfig, expected_tensors
+from dataplane.contracts.model_config import ModelConfig, expected_tensors, ignored_tensors, tensor_name
 from dataplane.inspect import names
 from dataplane.inspect.folder import File
 from dataplane.inspect.refusals import Refusals, Refused, shown
@@ -72,6 +72,20 @@ def _check_index(index: File | None, found: Mapping[str, Tensors]) -> None:
         raise Refused("its weight_map does not say where the tensors are", _MEND_SHARDS)
 
 
+def named_tensors(config: ModelConfig, found: Mapping[str, Tensors]) -> Tensors:
+    """Return the tensors of all files by their full names, without the constants that nobody reads.
+
+    Raises:
+        Refused: two tensors have one name.
+    """
+    stored = [(tensor_name(config, name), tensor) for tensors in found.values() for name, tensor in tensors.items()]
+    there = dict(stored)
+    if len(there) != len(stored):
+        raise Refused("two tensors have one name", "Save the model again with save_pretrained.")
+    ignored = ignored_tensors(config)
+    return {name: tensor for name, tensor in there.items() if ignored.get(name) != tensor.shape}
+
+
 def check_tensors(config: ModelConfig, found: Mapping[str, Tensors]) -> None:
     """Compare with what the config yields.
 
@@ -79,7 +93,7 @@ def check_tensors(config: ModelConfig, found: Mapping[str, Tensors]) -> None:
         Refused: tensors missing, too many, or of another shape.
     """
     expected = expected_tensors(config)
-    there = {name: tensor.shape for tensors in found.values() for name, tensor in tensors.items()}
+    there = {name: tensor.shape for name, tensor in named_tensors(config, found).items()}
     missing, extra = expected.keys() - there.keys(), there.keys() - expected.keys()
     if missing:
         raise Refused(f"the weights lack {_some(missing)}", "Give the whole checkpoint that belongs to config.json.")

@@ -63,13 +63,14 @@ class _Inspection:
         config = self._config(files)
         with self.checklist.check("weights"):
             tensors = checkpoint.read_weights(files, self.refusals)
+        stored = [tensor for file_tensors in tensors.values() for tensor in file_tensors.values()]
         if config is not None and self.checklist.passed("weights"):
             with self.checklist.check("tensors"), self.refusals.of(""):
                 checkpoint.check_tensors(config, tensors)
+                stored = list(checkpoint.named_tensors(config, tensors).values())
         self._check_tokenizer(files, config)
         has_template = self._check_template(files)
         listed = self._contents(files, tensors)
-        stored = [tensor for file_tensors in tensors.values() for tensor in file_tensors.values()]
         return Verdict(
             refusals=self.refusals.all(),
             files=listed,

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataplane.contracts.model_config import ModelConfig
+from dataplane.contracts.model_config import ModelConfig, tensor_name
 from dataplane.inspect import names
-from dataplane.inspect.checkpoint import check_tensors
+from dataplane.inspect.checkpoint import check_tensors, named_tensors
 from dataplane.inspect.refusals import Refused
 from dataplane.inspect.safetensors_header import Tensor as Place
 from dataplane.inspect.safetensors_header import header_length, read_header
@@ -32,16 +32,15 @@ class Checkpoint:
 
     def __init__(self, model_dir: Path, config: ModelConfig) -> None:
         places: dict[str, dict[str, Place]] = {}
-        self._tensors: dict[str, Tensor] = {}
+        mapped: dict[str, Tensor] = {}
         for path in weight_files(model_dir):
             places[path.name] = _header(path)
             # copy on write: torch wants writable memory, and nothing here writes
             raw = torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))
-            self._tensors |= {name: _mapped(raw, place) for name, place in places[path.name].items()}
-        if sum(map(len, places.values())) != len(self._tensors):
-            raise CheckpointError(f"{model_dir.name}: a tensor is in more than one file")
+            mapped |= {tensor_name(config, name): _mapped(raw, place) for name, place in places[path.name].items()}
         try:
             check_tensors(config, places)
+            self._tensors = {name: mapped[name] for name in named_tensors(config, places)}
         except Refused as error:
             raise CheckpointError(_sentence(model_dir.name, error)) from error
 
