@@ -170,7 +170,7 @@ class FakeReplica:
             self._server.close()
 
     async def until_called(self, times: int) -> None:
-        async with asyncio.timeout(30), self.called:
+        async with asyncio.timeout(90), self.called:
             await self.called.wait_for(lambda: len(self.calls) >= times)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

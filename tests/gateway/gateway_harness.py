@@ -127,12 +127,12 @@ class Outside:
 
     async def until_demand(self, waiting: dict[str, int]) -> None:
         """Return once the newest demand is ``waiting``."""
-        async with asyncio.timeout(30), self.changed:
+        async with asyncio.timeout(90), self.changed:
             await self.changed.wait_for(lambda: bool(self.demands) and self.demands[-1].waiting == waiting)
 
     async def until_records(self, count: int) -> list[UsageRecord]:
         """Return the records once there are ``count``; fail the test where they do not come."""
-        async with asyncio.timeout(30), self.changed:
+        async with asyncio.timeout(90), self.changed:
             await self.changed.wait_for(lambda: len(self.records) >= count)
         return self.records
 
@@ -144,7 +144,7 @@ class Harness:
         self.world = world
         self.home = home
         self.redis_url = redis_url
-        self.bounds = {"catalog_poll_s": 0.05, "redis_timeout_s": 2.0} | bounds
+        self.bounds = {"catalog_poll_s": 0.05, "redis_timeout_s": 30.0} | bounds
         self.outside = Outside(world.catalog())
         self.replicas: list[FakeReplica] = []
         self._stack = AsyncExitStack()
@@ -183,7 +183,7 @@ class Harness:
 
     async def settled(self) -> None:
         """Return once the gateway has taken the doubles' newest catalog and table."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while (
                 not self.outside.away and self.gateway._snapshot.catalog.number < self.outside.catalog.number
             ) or self.gateway.replicas._replicas != self.outside.table.replicas:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def limiters(url: str, count: int = 1, **changes: object) -> AsyncIterator[list[Limiter]]:
     made = [
-        Limiter(url, f"gateway-{n}", **({"lease_ms": 10_000, "renewal_s": 2.0, "timeout_s": 2.0} | changes))
+        Limiter(url, f"gateway-{n}", **({"lease_ms": 10_000, "renewal_s": 2.0, "timeout_s": 30.0} | changes))
         for n in range(count)
     ]
     try:

@@ -57,7 +57,7 @@ async def process(
 
 
 async def _until_serving(child: asyncio.subprocess.Process, client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while child.returncode is None:
             try:
                 if (await client.get("/health")).json().get("catalog"):
@@ -94,14 +94,14 @@ async def test_sigterm_lets_streams_finish_ships_their_usage_and_ends_cleanly(wo
                 body = response.aiter_bytes()
                 text = await anext(body)
                 child.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(90):
                     while await _listening(client):
                         await asyncio.sleep(0.02)
                 slow.go_on.set()
                 async for piece in body:
                     text += piece
             assert events(text.decode())[-1] == "[DONE]"
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 assert await child.wait() == 0
         assert [record.completion_tokens for record in await g.records(1)] == [2]
 
@@ -126,7 +126,7 @@ async def test_a_killed_gateway_takes_its_requests_off_the_replicas_and_the_next
                 child.kill()
                 with pytest.raises(httpx.TransportError):
                     await anext(body)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 await replica.calls[0].gone.wait()
         slow.go_on.set()
         async with process(g, home / "log2"):

@@ -48,7 +48,7 @@ async def without_candidate(g: Harness, state: ReplicaState = ReplicaState.LOADI
 
 
 async def until_waiting(g: Harness, count: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while g.gateway.room.waiting_count != count:
             await asyncio.sleep(0.005)
 

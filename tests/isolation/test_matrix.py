@@ -15,6 +15,8 @@ from world import build
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REFUSED = (401, 403, 404, 405)
+MIGHTIEST = ("nobody", "alice", "root", "akey", "proc")
+"""Where a method has no row and so is refused, one of each way to come in: each with all that its way may do."""
 
 
 def routes() -> dict[str, list[str]]:
@@ -103,8 +105,8 @@ def test_each_persona_gets_what_the_table_says(route, asker, settings):
     url = reverse(route, kwargs={name: asker.world[name] for name in ROUTES[route]})
     rows, wrong = ROWS.get(route, {}), []
     for method in METHODS:
-        answers = [asker.ask(name, method, url) for name in PERSONAS]
         expected = rows.get(method) or rows.get("ANY")
+        answers = [asker.ask(name, method, url) for name in (PERSONAS if expected else MIGHTIEST)]
         got = tuple(answer.status_code for answer in answers)
         if got != expected if expected else not all(map(is_refused, answers)):
             wrong.append(f"{route} {method}: expected {expected or 'refusals'}, got {' '.join(map(str, got))}")

@@ -30,7 +30,7 @@ async def call(folder: Path, name: str, service: str = "") -> dict[str, Any]:
 
 
 async def until(folder: Path, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while True:
             try:
                 status = await call(folder, "status")
@@ -133,7 +133,7 @@ def test_children_end_when_the_supervisor_is_killed(short_dir: Path) -> None:
         child = psutil.Process((await until(short_dir, all_settled))["program"]["pid"])
         process.kill()
         await process.wait()
-        await asyncio.to_thread(child.wait, 10)
+        await asyncio.to_thread(child.wait, 90)
 
     asyncio.run(scenario())
 
