@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dataplane.contracts.model_config import expected_tensors, parse_config
+
 EOS_TOKEN_ID = 2
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _NUM_BYTES = 256
@@ -105,6 +107,47 @@ def make_tiny_llama(
     write_safetensors(folder / "model.safetensors", tensors, st_dtype)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     _write_tokenizer(folder, vocab_size, context_tokens)
+    return folder
+
+
+_DECODER: dict[str, object] = {
+    "vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "eos_token_id": EOS_TOKEN_ID, "dtype": "float32",
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, object]] = {
+    "mistral": {**_DECODER, "architectures": ["MistralForCausalLM"], "sliding_window": 16},
+    "qwen2": {
+        **_DECODER, "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 16,
+        "max_window_layers": 1, "tie_word_embeddings": True,
+    },
+    "qwen3": {**_DECODER, "architectures": ["Qwen3ForCausalLM"], "head_dim": 16},
+    "gemma2": {
+        **_DECODER, "architectures": ["Gemma2ForCausalLM"], "head_dim": 16, "query_pre_attn_scalar": 16,
+        "sliding_window": 16,
+    },
+    "gemma3_text": {
+        **_DECODER, "architectures": ["Gemma3ForCausalLM"], "head_dim": 16, "query_pre_attn_scalar": 16,
+        "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"], "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+    },
+    "gpt2": {
+        "architectures": ["GPT2LMHeadModel"], "vocab_size": 320, "n_embd": 32, "n_layer": 2, "n_head": 4,
+        "n_positions": 128, "n_ctx": 128, "eos_token_id": EOS_TOKEN_ID, "dtype": "float32",
+    },
+}  # fmt: skip
+"""A small config of each other family, by ``model_type``."""
+
+
+def make_tiny(folder: Path, model_type: str, *, seed: int = 0, **fields: object) -> Path:
+    """Write a random model of one of :data:`CONFIGS`, with ``fields`` changed, as :func:`make_tiny_llama` does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = json.dumps({"model_type": model_type, **CONFIGS[model_type], **fields}, indent=2)
+    config = parse_config(written.encode())
+    rng = np.random.default_rng(seed)
+    tensors = {name: _random_tensor(rng, name, shape) for name, shape in sorted(expected_tensors(config).items())}
+    write_safetensors(folder / "model.safetensors", tensors)
+    (folder / "config.json").write_text(written)
+    _write_tokenizer(folder, config.vocab_size, config.context_tokens)
     return folder
 
 
