@@ -293,3 +293,34 @@ def test_a_wide_nucleus_is_found_beyond_the_first_guess() -> None:
 def test_uniform_points_are_uniform() -> None:
     counts = Counter(int(uniform(1, index) * 10) for index in range(20_000))
     assert sum((counts[bin_] - 2000) ** 2 / 2000 for bin_ in range(10)) < 27.9  # 9 degrees of freedom, 1 in 1,000
+
+
+def bits(*token_ids: int) -> bytes:
+    return sum(1 << token_id for token_id in token_ids).to_bytes(8, "little")
+
+
+@given(
+    st.lists(st.floats(-8, 8, width=32), min_size=40, max_size=60), st.sets(st.integers(0, 39), min_size=1), st.data()
+)
+def test_only_what_is_allowed_is_drawn_and_neighbours_draw_as_ever(
+    logits: list[float], allowed: set[int], data: st.DataObject
+) -> None:
+    chosen = params(temperature=data.draw(st.sampled_from([0, 1.0])), seed=data.draw(st.integers(0, 99)))
+    draws = [Draw(chosen, 0), Draw(chosen, 0, allowed=bits(*allowed)), Draw(chosen, 0)]
+    assert needs_logits(draws[1])
+    first, bound, last = sample(torch.tensor([logits] * 3), draws)
+    assert bound in allowed
+    assert first == last == sample(torch.tensor([logits]), [Draw(chosen, 0)])[0]
+
+
+def test_a_grammar_that_leaves_nothing_fails_its_row_alone() -> None:
+    over = RowFailure("the grammar: it is too complex", Code.GRAMMAR_FAILED)
+    results = sample(
+        torch.zeros(3, 8),
+        [Draw(PARAMS, 5, (2,), allowed=bits(2)), Draw(PARAMS, 0, allowed=over), Draw(PARAMS, 0)],
+    )
+    assert isinstance(results[0], RowFailure)
+    assert results[0].code is Code.GRAMMAR_FAILED
+    assert "after 5 tokens" in results[0].message
+    assert results[1] is over
+    assert isinstance(results[2], int)

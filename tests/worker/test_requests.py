@@ -34,10 +34,6 @@ UNSUPPORTED = {
     "best_of": 3,
     "suffix": "end",
     "length_penalty": 1.1,
-    "response_format": {"type": "json_object"},
-    "tools": [{"type": "function"}],
-    "tool_choice": "auto",
-    "parallel_tool_calls": False,
     "functions": [{"name": "f"}],
     "modalities": ["text", "audio"],
     "audio": {"voice": "alloy"},
@@ -192,10 +188,10 @@ def test_an_earlier_answer_can_be_sent_back_as_history() -> None:
 @pytest.mark.parametrize(
     ("message", "code", "path"),
     [
-        ({"role": "tool", "content": "x"}, Code.UNSUPPORTED_PARAMETER, "messages[0].role"),
+        ({"role": "function", "content": "x"}, Code.UNSUPPORTED_PARAMETER, "messages[0].role"),
         ({"role": "user", "content": "x", "name": "bob"}, Code.UNSUPPORTED_PARAMETER, "messages[0].name"),
         (
-            {"role": "assistant", "content": "x", "tool_calls": [1]},
+            {"role": "user", "content": "x", "tool_calls": [1]},
             Code.UNSUPPORTED_PARAMETER,
             "messages[0].tool_calls",
         ),
