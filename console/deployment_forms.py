@@ -6,8 +6,8 @@ from typing import Any
 from django import forms
 
 from console.idle import DAYS, clock, span
+from dataplane.contracts import precision
 from dataplane.contracts.catalog import KeepWarm
-from dataplane.contracts.memory import DTYPE_BYTES
 from tenants.errors import Invalid
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 24 * 3600
@@ -18,8 +18,17 @@ _WAIT_CHOICES_S = (0, 10, 30, 60, 120, 300)
 _DEVICES = {"auto": "Whatever the node has", "cpu": "CPU", "cuda": "GPU"}
 _DTYPES = {
     "fp32": "fp32, as exact as it gets",
-    "bf16": "bf16, half the memory, wide range",
     "fp16": "fp16, half the memory, finer steps",
+    "bf16": "bf16, half the memory, wide range",
+    "int8": "int8, a quarter of the memory, answers differ slightly",
+    "int4": "int4, a sixth of the memory, answers get worse",
+}
+_KV_DTYPES = {
+    "auto": "As the weights, fp16 beside int8 and int4",
+    "fp32": "fp32, as exact as it gets",
+    "fp16": "fp16, half the memory, finer steps",
+    "bf16": "bf16, half the memory, wide range",
+    "int8": "int8, a quarter of the memory, answers differ slightly",
 }
 _DAY_MINUTES = 24 * 60
 SPARE_WINDOWS = 1
@@ -77,12 +86,19 @@ class IdleForm(forms.Form):
 class EngineForm(forms.Form):
     """How each replica runs. A change replaces the replicas one by one."""
 
-    dtype = forms.ChoiceField(label="Precision", choices=[(name, _DTYPES.get(name, name)) for name in DTYPE_BYTES])
+    dtype = forms.ChoiceField(
+        label="Precision",
+        choices=[(name, _DTYPES[name]) for name in precision.WEIGHTS],
+        help_text="Of the weights. Those that were uploaded as int8 or int4 stay so.",
+    )
     max_model_len = forms.IntegerField(
         label="Context, tokens", required=False, help_text="Empty is as much as the model has."
     )
     max_num_seqs = forms.IntegerField(label="Requests at a time, each replica")
     kv_memory_mb = forms.IntegerField(label="KV memory of a replica, MiB")
+    kv_dtype = forms.ChoiceField(
+        label="Precision of keys and values", choices=[(name, _KV_DTYPES[name]) for name in precision.KV_CHOICES]
+    )
     device = forms.ChoiceField(label="Device", choices=list(_DEVICES.items()))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from msgspec.structs import replace
 from worker_process import WorkerProcess
 
 from dataplane.contracts import memory
@@ -45,8 +46,9 @@ def read_config(model_dir: Path) -> ModelConfig:
 
 def settings(config: ModelConfig, dtype: str, context_tokens: int) -> EngineSettings:
     """Return a deployment whose KV pool holds one context, otherwise as deployments are by default."""
-    kv_bytes = context_tokens * memory.kv_bytes_per_token(config, memory.DTYPE_BYTES[dtype])
-    return EngineSettings(dtype=dtype, max_model_len=context_tokens, kv_memory_mb=-(-kv_bytes // _MIB))
+    engine = EngineSettings(dtype=dtype, max_model_len=context_tokens)
+    blocks = -(-context_tokens // engine.block_size)
+    return replace(engine, kv_memory_mb=-(-blocks * memory.block_bytes(config, engine) // _MIB))
 
 
 def predicted(model_dir: Path, dtype: str, context_tokens: int) -> Plan:

@@ -22,7 +22,7 @@ from tenants.roles import Permission
 
 _SHOWN = (
     "min_replicas", "max_replicas", "asleep_after_s", "warm_after_s", "disk_after_s", "cold_wait_s", "dtype",
-    "max_model_len", "max_num_seqs", "kv_memory_mb", "device",
+    "max_model_len", "max_num_seqs", "kv_memory_mb", "kv_dtype", "device",
 )  # fmt: skip
 _READY = "ready"
 _REVISION_DIGITS = 18

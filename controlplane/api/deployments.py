@@ -18,12 +18,15 @@ from dataplane.contracts.catalog import EngineSettings, IdlePolicy, KeepWarm, Sh
 from tenants.roles import Permission
 
 _DEFAULTS = EngineSettings()
+_DTYPE_HELP = "of the weights: fp32, fp16, bf16, int8 or int4; a version that is int8 or int4 itself stays so"
+_KV_DTYPE_HELP = "of keys and values: fp32, fp16, bf16, int8, or auto: as the weights, fp16 beside int8 and int4"
 
 
 class EngineSerializer(ClosedSerializer):
     """How replicas run. A null leaves the choice to the product."""
 
-    dtype = serializers.CharField(default=_DEFAULTS.dtype, help_text="fp32, fp16 or bf16")
+    dtype = serializers.CharField(default=_DEFAULTS.dtype, help_text=_DTYPE_HELP)
+    kv_dtype = serializers.CharField(default=_DEFAULTS.kv_dtype, help_text=_KV_DTYPE_HELP)
     device = serializers.CharField(default=_DEFAULTS.device, help_text="auto, cpu or cuda")
     max_model_len = serializers.IntegerField(default=None, allow_null=True)
     max_num_seqs = serializers.IntegerField(default=_DEFAULTS.max_num_seqs)
@@ -35,7 +38,8 @@ class EngineSerializer(ClosedSerializer):
 class EngineChangesSerializer(ClosedSerializer):
     """What is to be different about how replicas run."""
 
-    dtype = serializers.CharField(required=False)
+    dtype = serializers.CharField(required=False, help_text=_DTYPE_HELP)
+    kv_dtype = serializers.CharField(required=False, help_text=_KV_DTYPE_HELP)
     device = serializers.CharField(required=False)
     max_model_len = serializers.IntegerField(required=False, allow_null=True)
     max_num_seqs = serializers.IntegerField(required=False)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.deployments.models import DEVICES
 from controlplane.registry.models import NAME_PATTERN
+from dataplane.contracts import precision
 from dataplane.contracts.catalog import EngineSettings, IdlePolicy, KeepWarm, Share
-from dataplane.contracts.memory import DTYPE_BYTES
 from tenants.errors import Invalid
 
 MAX_REPLICAS = 64
@@ -22,6 +22,7 @@ _ENGINE = {
     "block_size": (1, 256),
     "max_model_len": (1, 1 << 20),
 }
+_KNOWN = {"dtype": precision.WEIGHTS, "kv_dtype": precision.KV_CHOICES, "device": DEVICES}
 _TIERS = ("asleep_after_s", "warm_after_s", "disk_after_s")
 
 Faults = dict[str, str]
@@ -47,10 +48,9 @@ def name_faults(name: str) -> Faults:
 def engine_faults(engine: EngineSettings) -> Faults:
     """Return what is wrong with how replicas are to run."""
     faults: Faults = {}
-    if engine.dtype not in DTYPE_BYTES:
-        faults["dtype"] = f"This is one of {', '.join(DTYPE_BYTES)}."
-    if engine.device not in DEVICES:
-        faults["device"] = f"This is one of {', '.join(DEVICES)}."
+    for field, known in _KNOWN.items():
+        if getattr(engine, field) not in known:
+            faults[field] = f"This is one of {', '.join(known)}."
     for field, (low, high) in _ENGINE.items():
         value = getattr(engine, field)
         if value is not None and not low <= value <= high:

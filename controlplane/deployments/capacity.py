@@ -22,7 +22,7 @@ class NoDevice(ValueError):
 
 def largest(configs: Iterable[ModelConfig]) -> ModelConfig:
     """Return the config whose tokens take the most KV memory: what fits with it fits with every arm."""
-    return max(configs, key=lambda config: memory.kv_bytes_per_token(config, 1))
+    return max(configs, key=lambda config: memory.kv_bytes_per_token(config, "fp32"))
 
 
 def pool_blocks(config: ModelConfig, engine: EngineSettings) -> int:
@@ -35,7 +35,7 @@ def pool_blocks(config: ModelConfig, engine: EngineSettings) -> int:
         raise DoesNotFit("State the deployment's KV memory: guarantees are checked against it.")
     blocks = memory.pool_blocks(config, engine)
     if blocks == 0:
-        block_bytes = engine.block_size * memory.kv_bytes_per_token(config, memory.DTYPE_BYTES[engine.dtype])
+        block_bytes = memory.block_bytes(config, engine)
         raise DoesNotFit(
             f"{engine.kv_memory_mb} MiB of KV memory hold no block of {engine.block_size} tokens, which takes "
             f"{block_bytes} bytes. Give the deployment at least {memory.mib(block_bytes)}."

@@ -8,9 +8,9 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from controlplane.registry.models import NAME_PATTERN, ModelVersion
+from dataplane.contracts import precision
 from dataplane.contracts.catalog import CANDIDATE, PREVIOUS, STABLE, EngineSettings, Hold, IdlePolicy, KeepWarm, Share
 from dataplane.contracts.ids import Kind
-from dataplane.contracts.memory import DTYPE_BYTES
 from dataplane.contracts.replica import ReplicaState
 from tenants.ids import ID_MAX_CHARS, PublicId
 from tenants.managers import TenantManager
@@ -51,6 +51,7 @@ class Deployment(models.Model):
     name = models.CharField(max_length=64)
     state = models.CharField(max_length=16, choices=DeploymentState.choices, default=DeploymentState.ACTIVE)
     dtype = models.CharField(max_length=8)
+    kv_dtype = models.CharField(max_length=8, default=EngineSettings().kv_dtype)
     device = models.CharField(max_length=8)
     max_model_len = models.IntegerField(null=True)
     max_num_seqs = models.IntegerField()
@@ -84,7 +85,8 @@ class Deployment(models.Model):
                 condition=Q(state=DeploymentState.DELETED, deleted_at__isnull=False)
                 | (~Q(state=DeploymentState.DELETED) & Q(deleted_at__isnull=True)),
             ),
-            models.CheckConstraint(name="deployment_dtype_known", condition=Q(dtype__in=list(DTYPE_BYTES))),
+            models.CheckConstraint(name="deployment_dtype_known", condition=Q(dtype__in=precision.WEIGHTS)),
+            models.CheckConstraint(name="deployment_kv_dtype_known", condition=Q(kv_dtype__in=precision.KV_CHOICES)),
             models.CheckConstraint(name="deployment_device_known", condition=Q(device__in=DEVICES)),
             models.CheckConstraint(
                 name="deployment_sizes",

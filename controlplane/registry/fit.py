@@ -7,7 +7,9 @@ is shorter.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dataplane.contracts import memory
+from msgspec.structs import replace
+
+from dataplane.contracts import memory, precision
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.memory import gib
 from dataplane.contracts.model_config import ModelConfig
@@ -17,7 +19,7 @@ from dataplane.contracts.room import kv_room_mb
 LEAST_KV_TOKENS = 2048
 _MIB = 1024 * 1024
 _PRECISIONS = ("fp32", "bf16", "fp16")
-"""In the order they are tried: the default of a deployment first."""
+"""In the order they are tried: the default of a deployment first. Weights are never quantised unless someone asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,9 @@ class Fit:
 
 def fits(config: ModelConfig, devices: Sequence[Device]) -> list[Fit]:
     """Return where the model fits, the widest precision on the device with the most room first."""
-    found = [fit for device in devices for dtype in _PRECISIONS if (fit := _fit(config, device, dtype)) is not None]
-    return sorted(found, key=lambda fit: (_PRECISIONS.index(fit.dtype), -fit.kv_tokens))
+    tried = _tried(config)
+    found = [fit for device in devices for dtype in tried if (fit := _fit(config, device, dtype)) is not None]
+    return sorted(found, key=lambda fit: (tried.index(fit.dtype), -fit.kv_tokens))
 
 
 def least_kv_tokens(config: ModelConfig) -> int:
@@ -53,7 +56,7 @@ def summary(found: Sequence[Fit]) -> str:
 
 def shortage(config: ModelConfig, devices: Sequence[Device]) -> str:
     """Say what the model would need, and what there is."""
-    narrowest = min(_PRECISIONS, key=lambda dtype: memory.DTYPE_BYTES[dtype])
+    narrowest = min(_tried(config), key=precision.BITS.__getitem__)
     largest = max(devices, key=lambda device: device.memory_bytes, default=None)
     has = "no device is there"
     if largest is not None:
@@ -61,21 +64,27 @@ def shortage(config: ModelConfig, devices: Sequence[Device]) -> str:
     return f"Even in {narrowest} a replica takes {gib(needed_bytes(config, narrowest))}, and {has}."
 
 
+def _tried(config: ModelConfig) -> tuple[str, ...]:
+    """The precisions of the model: its own alone where its weights are quantised already."""
+    return (config.quantisation,) if config.quantisation in precision.QUANTISED else _PRECISIONS
+
+
 def _fit(config: ModelConfig, device: Device, dtype: str) -> Fit | None:
     if needed_bytes(config, dtype, device.kind) > memory.usable_bytes(device):
         return None
-    room_bytes = kv_room_mb(config, _smallest(config, dtype), device) * _MIB
-    return Fit(device, dtype, room_bytes // _token_bytes(config, dtype))
+    smallest = _smallest(config, dtype)
+    room_bytes = kv_room_mb(config, smallest, device) * _MIB
+    return Fit(device, dtype, room_bytes // _token_bytes(config, smallest))
 
 
 def _smallest(config: ModelConfig, dtype: str) -> EngineSettings:
     tokens = least_kv_tokens(config)
-    kv_memory_mb = -(-tokens * _token_bytes(config, dtype) // _MIB)
-    return EngineSettings(dtype=dtype, max_model_len=tokens, max_num_seqs=1, kv_memory_mb=kv_memory_mb)
+    engine = EngineSettings(dtype=dtype, max_model_len=tokens, max_num_seqs=1)
+    return replace(engine, kv_memory_mb=-(-tokens * _token_bytes(config, engine) // _MIB))
 
 
-def _token_bytes(config: ModelConfig, dtype: str) -> int:
-    return memory.kv_bytes_per_token(config, memory.DTYPE_BYTES[dtype])
+def _token_bytes(config: ModelConfig, engine: EngineSettings) -> int:
+    return memory.kv_bytes_per_token(config, precision.of_keys_and_values(config, engine))
 
 
 def _named(device: Device) -> str:

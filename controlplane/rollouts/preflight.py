@@ -105,15 +105,16 @@ def check(ask: Ask, nodes: Sequence[Node], planned_bytes: Mapping[tuple[str, str
     Args:
         ask: what is to run.
         nodes: those heard of.
-        planned_bytes: what a replica of (deployment id, version id) holds at most
-            (:attr:`~dataplane.contracts.memory.Plan.held_bytes`). One that is not named is counted with what it holds.
+        planned_bytes: what a replica of (deployment id, version id) needs at most
+            (:attr:`~dataplane.contracts.memory.Plan.needed_bytes`: its weights, which the kernel calls available, are
+            in use). One that is not named is counted with what it holds.
     """
     fault = _fault(ask)
     if fault:
         return Preflight(Outcome.REFUSED, fault)
     versions = {STABLE: ask.stable, CANDIDATE: ask.candidate}
     plans = {arm: memory.plan(version.config, ask.engine) for arm, version in versions.items()}
-    own_bytes = {(ask.deployment_id, version.version_id): plans[arm].held_bytes for arm, version in versions.items()}
+    own_bytes = {(ask.deployment_id, version.version_id): plans[arm].needed_bytes for arm, version in versions.items()}
     places = [_Place(node, ask, {**planned_bytes, **own_bytes}) for node in nodes]
     for arm, plan in plans.items():
         for _ in range(ask.replicas - sum(place.running[arm] for place in places)):

@@ -63,14 +63,14 @@ def _nodes(heard_since: datetime) -> list[Node]:
 
 
 def _planned_bytes(nodes: Sequence[Node]) -> dict[tuple[str, str], int]:
-    """What replicas will hold at most, by deployment and version. Trials are not named: they end by themselves."""
+    """What replicas will need at most, by deployment and version. Trials are not named: they end by themselves."""
     served = {(row.deployment_id, row.version_id) for node in nodes for row in node.replicas}
     deployments = Deployment.objects.in_bulk({deployment_id for deployment_id, _ in served})
     versions = ModelVersion.objects.filter(digest__isnull=False).in_bulk({version_id for _, version_id in served})
     return {
         (deployment_id, version_id): memory.plan(
             versions[version_id].checked_config, deployments[deployment_id].engine
-        ).held_bytes
+        ).needed_bytes
         for deployment_id, version_id in served
         if deployment_id in deployments and version_id in versions
     }

@@ -96,16 +96,24 @@ class Arm(msgspec.Struct, frozen=True):
     hold: Hold = Hold.NONE
 
 
+AUTO = "auto"
+"""A choice that is left to what the model and the machine are."""
+
+
 class EngineSettings(msgspec.Struct, frozen=True):
-    """How the replicas of a deployment run. None leaves the choice to the worker."""
+    """How the replicas of a deployment run. None leaves the choice to the worker.
+
+    ``dtype`` and ``kv_dtype`` are precisions of weights and of keys and values (:mod:`dataplane.contracts.precision`).
+    """
 
     dtype: str = "fp32"
-    device: str = "auto"
+    device: str = AUTO
     max_model_len: int | None = None
     max_num_seqs: int = 32
     kv_memory_mb: int | None = None
     block_size: int = 8
     prefix_cache: bool = True
+    kv_dtype: str = AUTO
 
 
 class IdlePolicy(msgspec.Struct, frozen=True):

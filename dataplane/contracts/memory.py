@@ -1,8 +1,9 @@
 """The memory planner: what a replica takes, and what a device can give. Pure.
 
-:func:`plan` lists what a replica takes; :mod:`dataplane.contracts.room` asks it what fits. On CPU, weights lie in
-memory as the kernels packed them, beside the file they were packed from. What a step computes with follows from the
-shapes of the forward pass. What the processes themselves take was measured, see the constants.
+:func:`plan` lists what a replica takes; :mod:`dataplane.contracts.room` asks it what fits. On CPU, weights lie in the
+runtime format's file in panels, as the kernels read them, and are mapped: all replicas of a version on a node share
+them. What a step writes follows from the shapes of the forward pass. What the processes themselves take was measured,
+see the constants.
 """
 
 import math
@@ -10,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dataplane.contracts import precision
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.model_config import ModelConfig, expected_tensors
 from dataplane.contracts.replica import Device
 
-DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 STEP_TOKENS = 256
 """Most tokens that an engine computes in one step, unless it runs more sequences than that."""
 USABLE = (0.85, 0.90)
@@ -24,22 +25,20 @@ least; the rest is for the system, fragments, and on a device that was never mea
 _MIB, _GIB = 1024**2, 1024**3
 
 # Measured with torch 2.13 on x86 (make memory measures them anew): a replica of a model of next to no weights gives the
-# first two, the difference to one with 49,152 tokens the third, the weights of that in bf16 the last.
+# first two, the difference to one with 49,152 tokens the third.
 _PROCESSES_HELD_BYTES = 204 * _MIB
 """Server, engine process and tokenizer child, without model and vocabulary, once they have answered."""
 _PROCESSES_MAPPED_BYTES = 103 * _MIB
 """The libraries that they have mapped, each counted once."""
 _TOKENIZER_BYTES = 1040
 """What the tokenizer child takes for each token of the vocabulary."""
-PACKING_HOLES = 0.12
-"""What remains free between packed matrices, as a part of the fp32 copies they were packed from."""
 
-_HALF_PACKED_INPUTS, _HALF_PACKED_OUTPUTS = 512, 16
-"""FBGEMM pads each fp16 matrix to multiples of these."""
-_OWN_MAPPING_BYTES = 32 * _MIB
-"""What glibc's allocator gives a mapping of its own, however it has adapted: such memory leaves no hole."""
-_MASK_BYTES = 4 + 1
-"""Of a position in an attention mask: the fp32 value, and the boolean it is made of."""
+_PANEL_OUTPUTS = 16
+_GROUPS = {"int8": (64, 32 + 64 * _PANEL_OUTPUTS), "int4": (32, 64 + 32 * _PANEL_OUTPUTS // 2)}
+"""Inputs of a group, and the bytes it takes of a panel: scales, int4's minimums, codes (``kernels/panels.py``)."""
+_FLOAT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+_KV_SCALE_BYTES = 4
+"""Of the keys or values of a token and head in int8."""
 _SAMPLING_BYTES = 4 * 8
 """Of a token of the vocabulary while a row is drawn: weights, kept ones, their sum and order, in fp64."""
 _ACCELERATOR_LIBRARIES_BYTES = 1 * _GIB
@@ -50,8 +49,9 @@ class Kind(StrEnum):
     """What becomes of memory when others need it.
 
     HELD is anonymous and only the replica's end, or sleep, gives it back; ``Status.memory_bytes`` counts it. MAPPED are
-    files in use. DROPPABLE are pages of files that are not read again. RESERVE lies in the part of a device that is not
-    planned with.
+    files in use, weights among them: the kernel may drop their pages, and reads them again. DROPPABLE is there for a
+    while only, or pages of files that are not read again. RESERVE lies in the part of a device that is not planned
+    with.
     """
 
     HELD = "held"
@@ -114,35 +114,42 @@ class Plan:
 
 
 def num_parameters(config: ModelConfig) -> int:
-    """Return the number of elements of all tensors of the checkpoint; tied embeddings count once."""
+    """Return the number of elements of all tensors of the model, quantised or not; tied embeddings count once."""
     return sum(math.prod(shape) for shape in expected_tensors(config).values())
 
 
 def weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Return the bytes of the weights held in ``dtype``, a key of :data:`DTYPE_BYTES`.
+    """Return the bytes of the weights in ``dtype`` of :data:`dataplane.contracts.precision.WEIGHTS`, in panels.
+
+    Matrices are filled up to whole panels and groups; vectors stay in fp32.
 
     Raises:
         ValueError: an unknown dtype.
     """
-    if dtype not in DTYPE_BYTES:
-        raise ValueError(f"unknown dtype {dtype!r}; known are {', '.join(DTYPE_BYTES)}")
-    return num_parameters(config) * DTYPE_BYTES[dtype]
+    if dtype not in precision.WEIGHTS:
+        raise ValueError(f"unknown dtype {dtype!r}; known are {', '.join(precision.WEIGHTS)}")
+    return sum(_tensor_bytes(shape, dtype) for shape in expected_tensors(config).values())
 
 
-def kv_bytes_per_token(config: ModelConfig, kv_dtype_bytes: int) -> int:
-    """Return the bytes that one token's keys and values take in all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * kv_dtype_bytes
+def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:
+    """Return the bytes of one token's keys and values in all layers.
+
+    Args:
+        config: the model's.
+        kv_dtype: one of :data:`dataplane.contracts.precision.KEYS_AND_VALUES`; int8 has a scale for each head.
+    """
+    head_bytes = config.head_dim + _KV_SCALE_BYTES if kv_dtype == "int8" else config.head_dim * _FLOAT_BYTES[kv_dtype]
+    return 2 * config.num_layers * config.num_kv_heads * head_bytes
 
 
-def kv_blocks(config: ModelConfig, kv_memory_bytes: int, block_size: int, kv_dtype_bytes: int) -> int:
-    """Return how many whole blocks of ``block_size`` tokens fit ``kv_memory_bytes``; 0 when not even one does."""
-    return max(kv_memory_bytes, 0) // (block_size * kv_bytes_per_token(config, kv_dtype_bytes))
+def block_bytes(config: ModelConfig, engine: EngineSettings) -> int:
+    """Return the bytes of one block of a replica's KV pool."""
+    return engine.block_size * kv_bytes_per_token(config, precision.of_keys_and_values(config, engine))
 
 
 def pool_blocks(config: ModelConfig, engine: EngineSettings) -> int:
     """Return the blocks of one replica's KV pool; 0 where its memory is not stated or too small for one."""
-    memory_bytes = (engine.kv_memory_mb or 0) * _MIB
-    return kv_blocks(config, memory_bytes, engine.block_size, DTYPE_BYTES[engine.dtype])
+    return (engine.kv_memory_mb or 0) * _MIB // block_bytes(config, engine)
 
 
 def promised_blocks(shares: Mapping[str, Share], block_size: int, replicas: int) -> int:
@@ -163,17 +170,6 @@ def usable_bytes(device: Device) -> int:
 # --- a replica
 
 
-def packed_weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Return what the matrices take on CPU as the kernels hold them; tied embeddings have a copy there as the head."""
-    if DTYPE_BYTES[dtype] == 4:
-        return sum(outputs * inputs for outputs, inputs in _matrices(config)) * 4
-    return 2 * sum(
-        _parts(outputs, _HALF_PACKED_OUTPUTS) * _HALF_PACKED_OUTPUTS
-        * _parts(inputs, _HALF_PACKED_INPUTS) * _HALF_PACKED_INPUTS
-        for outputs, inputs in _matrices(config)
-    )  # fmt: skip
-
-
 def plan(
     config: ModelConfig, engine: EngineSettings, device_kind: str = "cpu", *, weights_bytes: int | None = None
 ) -> Plan:
@@ -186,83 +182,60 @@ def plan(
             measured is left to the reserve.
         weights_bytes: of an accelerator, where a checkpoint's headers say other than the config and dtype do.
     """
-    kv_bytes = pool_blocks(config, engine) * engine.block_size * kv_bytes_per_token(config, DTYPE_BYTES[engine.dtype])
-    pool = Item("KV pool", kv_bytes)
+    dtype = precision.of_weights(config, engine)
+    planned_bytes = weight_bytes(config, dtype)
+    pool = Item("KV pool", pool_blocks(config, engine) * block_bytes(config, engine))
     if device_kind != "cpu":
         on_device = (
-            Item("weights", weight_bytes(config, engine.dtype) if weights_bytes is None else weights_bytes),
+            Item("weights", planned_bytes if weights_bytes is None else weights_bytes),
             pool,
             Item("workspace of a step", _step_bytes(config, engine), Kind.RESERVE),
             Item("libraries of the device", _ACCELERATOR_LIBRARIES_BYTES, Kind.RESERVE),
         )
         return Plan(on_device, measured=False)
-    # The pool fills after the weights are packed, so what packing takes for a while is there for the pool.
-    workspace_bytes = max(_step_bytes(config, engine), _packing_bytes(config, engine.dtype) - kv_bytes)
-    embedding_bytes = config.vocab_size * config.hidden_size * DTYPE_BYTES[engine.dtype]
-    file_bytes = weight_bytes(config, engine.dtype) - embedding_bytes
+    workspace = Item("workspace", _step_bytes(config, engine))
+    serving_bytes = planned_bytes + pool.size_bytes + workspace.size_bytes
     items = (
-        Item(f"weights in {engine.dtype}", packed_weight_bytes(config, engine.dtype)),
-        Item("embedding", embedding_bytes, Kind.MAPPED),
+        Item(f"weights in {dtype}", planned_bytes, Kind.MAPPED),
         pool,
-        Item("workspace", workspace_bytes),
-        Item("holes between weights", _holes_bytes(config, engine.dtype)),
+        workspace,
         Item("processes", _PROCESSES_HELD_BYTES + _TOKENIZER_BYTES * config.vocab_size),
         Item("libraries", _PROCESSES_MAPPED_BYTES, Kind.MAPPED),
-        Item("file that weights were packed from", file_bytes, Kind.DROPPABLE),
+        Item("conversion", max(0, _conversion_bytes(config, dtype) - serving_bytes), Kind.DROPPABLE),
     )
     return Plan(items, measured=True)
 
 
+def _tensor_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    if len(shape) != 2:
+        return math.prod(shape) * _FLOAT_BYTES["fp32"]
+    outputs, inputs = shape
+    panels = _parts(outputs, _PANEL_OUTPUTS)
+    if dtype in _FLOAT_BYTES:
+        return panels * _PANEL_OUTPUTS * inputs * _FLOAT_BYTES[dtype]
+    group, group_bytes = _GROUPS[dtype]
+    return panels * _parts(inputs, group) * group_bytes
+
+
 def _step_bytes(config: ModelConfig, engine: EngineSettings) -> int:
-    """The most that a step computes with: one chunk at the end of the longest prompt, or a row of every sequence.
+    """What a full step writes: registers of every token in fp32, a normalised and a coded copy of what a matrix reads.
 
-    Attention gathers a row's keys and values of one layer, and widens them to fp32; a decode row's blocks are padded to
-    a power of two, so to less than twice as many. Rows that share cached blocks gather them once each; that is not
-    planned for.
+    Buffers for more rows than that are untouched pages, which cost nothing.
     """
-    kv_dtype_bytes = DTYPE_BYTES[engine.dtype]
-    wide_bytes = 0 if kv_dtype_bytes == 4 else 4
-    gathered_bytes = 2 * config.num_kv_heads * config.head_dim * (kv_dtype_bytes + wide_bytes)
-    pool_tokens = pool_blocks(config, engine) * engine.block_size
-    context_tokens = min(engine.max_model_len or config.context_tokens, config.context_tokens, pool_tokens)
-    chunk_tokens = max(STEP_TOKENS, engine.max_num_seqs)
-    row_bytes = 4 * 3 * (config.hidden_size + config.intermediate_size)
-    prefill_bytes = (
-        chunk_tokens * (row_bytes + context_tokens * _MASK_BYTES)
-        + context_tokens * gathered_bytes
-        + config.vocab_size * 4
-    )
-    padded_tokens = 1 << (max(context_tokens, 1) - 1).bit_length()
-    decoded_tokens = min(2 * pool_tokens, engine.max_num_seqs * padded_tokens)
-    decode_bytes = decoded_tokens * (gathered_bytes + _MASK_BYTES) + engine.max_num_seqs * (
-        row_bytes + config.vocab_size * 4
-    )
-    return max(prefill_bytes, decode_bytes) + config.vocab_size * _SAMPLING_BYTES
+    attention = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
+    registers_bytes = 4 * (3 * config.hidden_size + attention + config.head_dim + config.intermediate_size)
+    coded = precision.of_weights(config, engine) in precision.QUANTISED
+    codes_bytes = 2 * max(config.hidden_size, config.intermediate_size) if coded else 0
+    tokens = max(STEP_TOKENS, engine.max_num_seqs)
+    logits_bytes = 4 * engine.max_num_seqs * config.vocab_size
+    return tokens * (registers_bytes + codes_bytes) + logits_bytes + config.vocab_size * _SAMPLING_BYTES
 
 
-def _packing_bytes(config: ModelConfig, dtype: str) -> int:
-    """What packing takes for a while: 16-bit matrices are widened to fp32 first, one after the other."""
-    return 0 if dtype == "fp32" else 4 * max(outputs * inputs for outputs, inputs in _matrices(config))
-
-
-def _holes_bytes(config: ModelConfig, dtype: str) -> int:
-    """What the allocator keeps of the widened matrices, which lie between the packed ones."""
-    if dtype == "fp32":
-        return 0
-    widened_bytes = [4 * outputs * inputs for outputs, inputs in _matrices(config)]
-    return int(PACKING_HOLES * sum(size_bytes for size_bytes in widened_bytes if size_bytes < _OWN_MAPPING_BYTES))
-
-
-def _matrices(config: ModelConfig) -> list[tuple[int, int]]:
-    """The linear layers as they are computed, (outputs, inputs): query, key and value in one, gate and up in one."""
-    hidden, query = config.hidden_size, config.num_heads * config.head_dim
-    layer = [
-        (query + 2 * config.num_kv_heads * config.head_dim, hidden),
-        (hidden, query),
-        (2 * config.intermediate_size, hidden),
-        (hidden, config.intermediate_size),
-    ]
-    return [*layer * config.num_layers, (config.vocab_size, hidden)]
+def _conversion_bytes(config: ModelConfig, dtype: str) -> int:
+    """What the first load takes to write the runtime format: the largest matrix as it is stored, and packed."""
+    largest = max((shape for shape in expected_tensors(config).values() if len(shape) == 2), key=math.prod)
+    stored = config.quantisation if config.quantisation in precision.QUANTISED else config.weight_dtype
+    return _tensor_bytes(largest, stored) + _tensor_bytes(largest, dtype)
 
 
 def _parts(value: int, size: int) -> int:

@@ -8,14 +8,12 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from dataplane.contracts import memory
+from dataplane.contracts import memory, precision
 from dataplane.contracts.catalog import EngineSettings
-from dataplane.contracts.memory import DTYPE_BYTES, USABLE, Kind, Plan, gib, mib
+from dataplane.contracts.memory import USABLE, Kind, Plan, gib, mib
 from dataplane.contracts.model_config import ModelConfig
 from dataplane.contracts.replica import Device
 
-NARROWER_BITS = {"int8": 8, "int4": 4}
-"""Precisions that weights could be quantised to. Replicas do not run them yet."""
 _MIB = 1024**2
 
 
@@ -111,7 +109,8 @@ def safe_batch(
         weights_bytes: see :func:`dataplane.contracts.memory.plan`.
     """
     bare = memory.plan(config, replace(engine, kv_memory_mb=None), device.kind, weights_bytes=weights_bytes)
-    request_bytes = context_tokens * memory.kv_bytes_per_token(config, DTYPE_BYTES[engine.dtype])
+    kv_dtype = precision.of_keys_and_values(config, engine)
+    request_bytes = context_tokens * memory.kv_bytes_per_token(config, kv_dtype)
 
     def at(usable: float) -> tuple[int, int]:
         room_mb = kv_room_mb(config, engine, device, usable=usable, weights_bytes=weights_bytes)
@@ -130,7 +129,7 @@ def safe_batch(
         _VERDICTS[outcome].format(least=least, most=most),
     ]
     if outcome is Outcome.REFUSED:
-        offers = narrower(bare.weights_bytes, engine.dtype)
+        offers = narrower(bare.weights_bytes, precision.of_weights(config, engine))
         sentences += [_offer(each, least_left, most_left) for each in offers if least_left + each.freed_bytes > 0][:1]
     return Batch(outcome, (least, most), nominal, (least_left, most_left), request_bytes, " ".join(sentences))
 
@@ -151,9 +150,16 @@ def _overheads(plan: Plan) -> str:
 
 
 def narrower(weights_bytes: int, dtype: str) -> tuple[Narrower, ...]:
-    """Return what weights of ``weights_bytes`` in ``dtype`` would take in each narrower precision, widest first."""
-    bits = 8 * DTYPE_BYTES[dtype]
-    taken = {name: weights_bytes * narrow // bits for name, narrow in NARROWER_BITS.items()}
+    """Return what weights of ``weights_bytes`` in ``dtype`` would take quantised to narrower codes, widest first.
+
+    Scales and minimums, which add 3 % to int8 and 25 % to int4 in the layout of the CPU's kernels, do not count.
+    """
+    bits = precision.BITS[dtype]
+    taken = {
+        name: weights_bytes * precision.BITS[name] // bits
+        for name in precision.WEIGHTS
+        if name in precision.QUANTISED and precision.BITS[name] < bits
+    }
     return tuple(Narrower(name, size_bytes, weights_bytes - size_bytes) for name, size_bytes in taken.items())
 
 

@@ -12,6 +12,7 @@ are filled up with zeros to whole groups and panels. A packed matrix is bytes, b
 their dtype.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -23,6 +24,7 @@ GROUP_INPUTS: Final = {"int8": 64, "int4": 32}
 PRECISIONS: Final = (*DTYPES, *GROUP_INPUTS)
 MAX_HALF: Final = 65504.0
 """The largest finite fp16 value."""
+_ROWS_AT_ONCE: Final = 64 * PANEL
 
 
 def interleave_gate(gate: Tensor, opened: Tensor) -> Tensor:
@@ -42,26 +44,45 @@ def whole_lanes(matrix: Tensor) -> Tensor:
 
 
 def pack(matrix: Tensor, precision: str) -> Tensor:
-    """Pack ``matrix`` [outputs, inputs] (fp32, fp16 or bf16); see the module.
+    """Pack ``matrix`` [outputs, inputs] (fp32, fp16 or bf16); see the module. It is read a few rows at a time.
 
     Raises:
         ValueError: a value that fp16 (weights or scales) cannot hold.
     """
     outputs, inputs = matrix.shape
-    if precision in DTYPES:
-        if precision == "fp16" and matrix.abs().amax().item() > MAX_HALF:
-            raise ValueError(f"it holds values beyond {MAX_HALF:.0f}, too large for fp16; run it as bf16 or fp32")
-        panels = _filled(matrix.to(DTYPES[precision]), outputs + -outputs % PANEL)
-        return panels.view(-1, PANEL, inputs).transpose(1, 2).contiguous()
+    packed = _empty(outputs, inputs, precision)
+    for first in range(0, outputs, _ROWS_AT_ONCE):
+        rows = matrix[first : first + _ROWS_AT_ONCE]
+        into = packed[first // PANEL : (first + len(rows) + PANEL - 1) // PANEL]
+        into.copy_(_rounded(rows, precision) if precision in DTYPES else assemble(quantise(rows, precision), precision))
+    return packed
+
+
+def quantise(matrix: Tensor, precision: str) -> tuple[Tensor, ...]:
+    """Return the codes [outputs, inputs of whole groups] uint8 (int8's bits), scales, and minimums of int4.
+
+    Scales and minimums are [outputs, groups] fp16, rounded to nearest; codes are chosen for them as they are rounded.
+
+    Raises:
+        ValueError: a value whose scale fp16 cannot hold.
+    """
+    outputs, inputs = matrix.shape
     group = GROUP_INPUTS[precision]
-    wide = torch.zeros(outputs + -outputs % PANEL, inputs + -inputs % group)
-    wide[:outputs, :inputs] = matrix
-    groups = wide.view(-1, PANEL, wide.shape[1] // group, group).transpose(1, 2)  # [panels, groups, 16, inputs]
-    codes, *headers = _quantised(groups, precision)
+    wide = torch.zeros(outputs, inputs + -inputs % group)
+    wide[:, :inputs] = matrix
+    codes, *headers = _quantised(wide.view(outputs, -1, group), precision)
     if not all(header.isfinite().all() for header in headers):
         raise ValueError(f"it holds values whose scale fp16 cannot hold, too large for {precision}; run it as fp32")
-    header = torch.cat([header.view(torch.uint8) for header in headers], dim=-1)
-    return torch.cat((header, _arranged(codes, precision)), dim=-1).contiguous()
+    return codes.flatten(1), *headers
+
+
+def assemble(parts: Sequence[Tensor], precision: str) -> Tensor:
+    """Return the packed matrix of what :func:`quantise` returned, or rows of it in another order."""
+    codes, *headers = (_filled(part, len(part) + -len(part) % PANEL) for part in parts)
+    group = GROUP_INPUTS[precision]
+    header = [part.view(-1, PANEL, part.shape[1]).transpose(1, 2).contiguous().view(torch.uint8) for part in headers]
+    grouped = codes.view(-1, PANEL, codes.shape[1] // group, group).transpose(1, 2)
+    return torch.cat((*header, _arranged(grouped, precision)), dim=-1)
 
 
 def unpack(packed: Tensor, precision: str, outputs: int, inputs: int) -> Tensor:
@@ -80,6 +101,22 @@ def unpack(packed: Tensor, precision: str, outputs: int, inputs: int) -> Tensor:
         codes = torch.stack((both & 15, both >> 4), dim=-2).permute(0, 1, 3, 2, 4, 5)
         values = minimum + codes.reshape(panels, groups, PANEL, group).float() * scale
     return values.transpose(1, 2).reshape(panels * PANEL, groups * group)[:outputs, :inputs].contiguous()
+
+
+def _empty(outputs: int, inputs: int, precision: str) -> Tensor:
+    panels = (outputs + PANEL - 1) // PANEL
+    if precision in DTYPES:
+        return torch.empty(panels, inputs, PANEL, dtype=DTYPES[precision])
+    group = GROUP_INPUTS[precision]
+    group_bytes = PANEL * (2 + group if precision == "int8" else 4 + group // 2)
+    return torch.empty(panels, (inputs + group - 1) // group, group_bytes, dtype=torch.uint8)
+
+
+def _rounded(matrix: Tensor, precision: str) -> Tensor:
+    if precision == "fp16" and matrix.abs().amax().item() > MAX_HALF:
+        raise ValueError(f"it holds values beyond {MAX_HALF:.0f}, too large for fp16; run it as bf16 or fp32")
+    outputs, inputs = matrix.shape
+    return _filled(matrix.to(DTYPES[precision]), outputs + -outputs % PANEL).view(-1, PANEL, inputs).transpose(1, 2)
 
 
 def _quantised(groups: Tensor, precision: str) -> tuple[Tensor, ...]:

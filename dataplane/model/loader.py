@@ -10,7 +10,8 @@ import structlog
 import torch
 from torch import Tensor
 
-from dataplane.contracts.catalog import EngineSettings
+from dataplane.contracts import precision
+from dataplane.contracts.catalog import AUTO, EngineSettings
 from dataplane.contracts.generation import CONVERT
 from dataplane.contracts.model_config import ConfigError, ModelConfig, add_generation_config, parse_config
 from dataplane.kernels.panels import PRECISIONS
@@ -43,21 +44,18 @@ class LoadedModel:
     Attributes:
         config: what the folder says, with the end tokens of ``generation_config.json``.
         context_tokens: most tokens of one sequence: the model's, or less if the settings say so.
-        kv_dtype: dtype of keys and values in the pool.
+        dtype: precision of the weights.
+        kv_dtype: precision of keys and values in the pool.
         program: the forward pass.
         weights: mapped from the runtime format; runners share them.
     """
 
     config: ModelConfig
     context_tokens: int
+    dtype: str
     kv_dtype: str
     program: Program
     weights: Packed
-
-    @property
-    def kv_dtype_bytes(self) -> int:
-        """Bytes of one element of the KV pool."""
-        return DTYPES[self.kv_dtype].itemsize
 
     def make_runner(self, num_blocks: int, block_size: int, max_tokens: int, max_num_seqs: int) -> CpuRunner:
         """Return a runner with a KV pool of its own, for steps of up to ``max_tokens`` of up to ``max_num_seqs`` rows.
@@ -90,23 +88,31 @@ def load(
         LoadError: the folder, the settings or the machine do not allow it.
     """
     _check_device(engine.device)
-    if engine.dtype not in PRECISIONS:
-        raise LoadError(f"dtype {engine.dtype!r} is not supported; supported are {', '.join(PRECISIONS)}")
+    _check_precisions(engine)
     try:
         config = _read_config(model_dir)
         context_tokens = _context_tokens(config, engine.max_model_len)
         source = version_digest or _identity(model_dir)
         if not _DIGEST.fullmatch(source):
             raise LoadError(f"{source!r} is not a version digest")
-        identity = Identity(source, engine.dtype, LAYOUT_VERSION, config)
+        if reason := precision.conflict(config, engine):
+            raise LoadError(f"{model_dir.name} cannot be loaded: {reason}")
+        dtype = precision.of_weights(config, engine)
+        identity = Identity(source, dtype, LAYOUT_VERSION, config)
         program = architecture_of(config).program(config)
         tensors = _attach_or_convert(model_dir, runtime_dir, identity, program, progress)
     except ConfigError as error:
         raise LoadError(f"config.json of {model_dir.name}: {error}. {error.mend}") from error
     except (CheckpointError, PackingError, RuntimeFormatError, OSError) as error:
         raise LoadError(f"{model_dir.name} cannot be loaded: {error}") from error
-    kv_dtype = engine.dtype if engine.dtype in DTYPES else "fp16"
-    return LoadedModel(config, context_tokens, kv_dtype, program, as_packed(program, engine.dtype, tensors))
+    kv_dtype = precision.of_keys_and_values(config, engine)
+    return LoadedModel(config, context_tokens, dtype, kv_dtype, program, as_packed(program, dtype, tensors))
+
+
+def _check_precisions(engine: EngineSettings) -> None:
+    for name, value, known in (("dtype", engine.dtype, PRECISIONS), ("kv_dtype", engine.kv_dtype, (AUTO, *DTYPES))):
+        if value not in known:
+            raise LoadError(f"{name} {value!r} is not supported; supported are {', '.join(known)}")
 
 
 def _check_device(device: str) -> None:

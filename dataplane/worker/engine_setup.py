@@ -69,10 +69,10 @@ def set_up(request: LoadModel, progress: Callable[[str, int, int], None]) -> Set
     )
     wanted_blocks = settings.max_num_seqs * -(-model.context_tokens // settings.block_size)
     kv_bytes = _available_bytes() * _MEMORY_SHARE if settings.kv_memory_mb is None else settings.kv_memory_mb * 2**20
-    fitting_blocks = memory.kv_blocks(model.config, int(kv_bytes), settings.block_size, model.kv_dtype_bytes)
+    block_bytes = memory.block_bytes(model.config, settings)
+    fitting_blocks = int(kv_bytes) // block_bytes
     num_blocks = min(fitting_blocks, wanted_blocks) if settings.kv_memory_mb is None else fitting_blocks
     if num_blocks < 2:
-        block_bytes = settings.block_size * memory.kv_bytes_per_token(model.config, model.kv_dtype_bytes)
         raise SetupError(f"{int(kv_bytes)} bytes of KV memory hold {num_blocks} blocks of {block_bytes} bytes")
     config = EngineConfig(
         num_blocks=num_blocks,
@@ -89,7 +89,7 @@ def set_up(request: LoadModel, progress: Callable[[str, int, int], None]) -> Set
         config=config,
         eos_token_ids=tuple(model.config.eos_token_ids),
         vocab_size=model.config.vocab_size,
-        kernels=f"cpu, weights {settings.dtype}, kv {model.kv_dtype}, {runner.kernels}",
+        kernels=f"cpu, weights {model.dtype}, kv {model.kv_dtype}, {runner.kernels}",
     )
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from dataplane.contracts import ids, strict_json
+from dataplane.contracts import ids, precision, strict_json
 from dataplane.contracts.catalog import EngineSettings, Share
 
 _MAX_TENANTS_BYTES = 1024 * 1024
 _DEFAULT_RUNTIME_DIR = Path("~/.cache/pagoda/runtime")
 _MAX_SOCKET_PATH_BYTES = 107
+_ENGINE = EngineSettings()
 
 
 class SettingsError(ValueError):
@@ -89,6 +90,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         model=options.model,
         engine=EngineSettings(
             dtype=options.dtype,
+            kv_dtype=options.kv_dtype,
             device=options.device,
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,
@@ -142,7 +144,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", type=Path, metavar="DIR", help="a model folder; without it the worker waits warm for the fleet")
     add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     add("--port", type=int, help="TCP port; 0 takes a free one")
-    add("--dtype", choices=("fp32", "fp16", "bf16"), default="fp32", help="precision of the weights (default fp32)")
+    add("--dtype", choices=precision.WEIGHTS, default=_ENGINE.dtype, help="precision of the weights (default fp32)")
+    add("--kv-dtype", choices=precision.KV_CHOICES, default=_ENGINE.kv_dtype, help="of keys and values (default auto)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default auto)")
     add("--max-num-seqs", type=_positive, default=32, help="most sequences that run at once (default 32)")
     add("--max-model-len", type=_positive, help="most tokens of a sequence (default: the model's context)")

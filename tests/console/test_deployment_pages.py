@@ -17,7 +17,7 @@ from tenants.services import issue_key
 FORM = {
     "revision": "1", "min_replicas": "0", "max_replicas": "2", "asleep_after_s": "300", "warm_after_s": "3600",
     "disk_after_s": "", "cold_wait_s": "30", "dtype": "bf16", "max_model_len": "", "max_num_seqs": "16",
-    "kv_memory_mb": "1", "device": "auto",
+    "kv_memory_mb": "1", "kv_dtype": "int8", "device": "auto",
 }  # fmt: skip
 SUNDAY = KeepWarm((6,), 600, 720, 1)
 NEW = {"name": "fresh", "idle": "sleeps", "max_replicas": "2", "dtype": "fp32", "kv_memory_mb": "8"}
@@ -99,7 +99,8 @@ def test_settings_are_saved_told_in_words_and_in_the_events(alice, chat):
     answer = alice.post(here(chat, "/settings"), FORM | times | {"window0-days": ["0", "1", "2", "3", "4"]})
     assert answer.status_code == 302, answer.content.decode()
     saved = stored(chat)
-    assert (saved.min_replicas, saved.max_replicas, saved.dtype, saved.max_num_seqs) == (0, 2, "bf16", 16)
+    assert (saved.min_replicas, saved.max_replicas, saved.max_num_seqs) == (0, 2, 16)
+    assert (saved.dtype, saved.kv_dtype) == ("bf16", "int8")
     assert (saved.asleep_after_s, saved.warm_after_s, saved.disk_after_s) == (300, 3600, None)
     assert saved.keep_warm == (KeepWarm((0, 1, 2, 3, 4), 480, 1440, 1),)
     overview = page(alice, here(chat))
@@ -129,7 +130,8 @@ def test_the_form_shows_what_is_set_and_a_time_without_days_goes_away(alice, cha
         ({"min_replicas": ""}, "This field is required"),
         ({"min_replicas": "3"}, "at least min_replicas"),
         ({"asleep_after_s": "14400"}, "it is the colder tier"),
-        ({"dtype": "int8"}, "int8 is not one of the available choices"),
+        ({"dtype": "int3"}, "int3 is not one of the available choices"),
+        ({"kv_dtype": "int4"}, "int4 is not one of the available choices"),
         ({"asleep_after_s": "-1"}, "-1 is not one of the available choices"),
         ({"max_model_len": "100000"}, "512"),
         ({"kv_memory_mb": "0"}, "from 1 to"),

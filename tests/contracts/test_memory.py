@@ -1,11 +1,12 @@
 """What a replica takes, item by item, and that the figures grow with what they depend on."""
 
+import pytest
 from domain import CONFIG
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dataplane.contracts import memory
+from dataplane.contracts import memory, precision
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.memory import Kind, kv_bytes_per_token, plan, safe_guarantees, weight_bytes
 from dataplane.contracts.replica import Device
@@ -21,7 +22,8 @@ SEVENTY_B = replace(
 )  # fmt: skip
 engines = st.builds(
     EngineSettings,
-    dtype=st.sampled_from(["fp32", "bf16", "fp16"]),
+    dtype=st.sampled_from(precision.WEIGHTS),
+    kv_dtype=st.sampled_from(precision.KV_CHOICES),
     max_model_len=st.sampled_from([None, 1, 512, 8192]),
     max_num_seqs=st.integers(1, 300),
     kv_memory_mb=st.none() | st.integers(0, 4096),
@@ -33,45 +35,63 @@ def sizes(config, engine, kind="cpu"):
     return {item.name: item.size_bytes for item in plan(config, engine, kind).items}
 
 
-def test_tied_embeddings_lie_in_memory_twice_as_a_table_and_as_the_packed_head():
+def test_tied_embeddings_lie_in_memory_once():
     tied, untied = (replace(SMOLLM2, tied_embeddings=tied) for tied in (True, False))
-    assert weight_bytes(untied, "fp32") - weight_bytes(tied, "fp32") == 49_152 * 576 * 4
-    for engine in (EngineSettings(), EngineSettings(dtype="bf16")):
-        tied_plan, untied_plan = plan(tied, engine), plan(untied, engine)
-        assert tied_plan.needed_bytes == untied_plan.needed_bytes
-        assert tied_plan.peak_bytes < untied_plan.peak_bytes  # a file without the second table
+    for dtype in ("fp32", "bf16"):
+        engine = EngineSettings(dtype=dtype)
+        table_bytes = 49_152 * 576 * (4 if dtype == "fp32" else 2)
+        assert weight_bytes(untied, dtype) - weight_bytes(tied, dtype) == table_bytes
+        assert plan(untied, engine).needed_bytes - plan(tied, engine).needed_bytes == table_bytes
 
 
-def test_half_precision_weights_are_padded_as_the_kernel_holds_them():
-    hidden_of_512 = replace(CONFIG, hidden_size=512, intermediate_size=1024, num_heads=8, head_dim=64, vocab_size=4096)
-    matrices_bytes = memory.packed_weight_bytes(hidden_of_512, "fp32")
-    assert memory.packed_weight_bytes(hidden_of_512, "bf16") == matrices_bytes // 2
-    assert memory.packed_weight_bytes(SMOLLM2, "bf16") == memory.packed_weight_bytes(SMOLLM2, "fp16")
-    # inputs of 576 are held as 1,024
-    assert memory.packed_weight_bytes(SMOLLM2, "bf16") > 0.8 * memory.packed_weight_bytes(SMOLLM2, "fp32")
+def test_weights_are_filled_up_to_whole_panels_and_groups():
+    matrix = replace(CONFIG, vocab_size=100, hidden_size=72, num_layers=1, tied_embeddings=True)
+    bare = replace(matrix, vocab_size=16)
+    panels = 100 // 16 + 1
+    for dtype, panel_bytes, in_one in (
+        ("fp32", 72 * 16 * 4, 1), ("fp16", 72 * 16 * 2, 1), ("int8", 2 * 1056, 1), ("int4", 3 * 320, 1),
+    ):  # fmt: skip
+        assert weight_bytes(matrix, dtype) - weight_bytes(bare, dtype) == (panels - in_one) * panel_bytes
+    # 8.25 and 5 bits a weight, with scales and minimums
+    assert weight_bytes(SEVENTY_B, "int8") / weight_bytes(SEVENTY_B, "fp32") == pytest.approx(8.25 / 32, rel=1e-3)
+    assert weight_bytes(SEVENTY_B, "int4") / weight_bytes(SEVENTY_B, "fp32") == pytest.approx(5 / 32, rel=1e-3)
 
 
-def test_the_pool_is_whole_blocks_and_a_pool_that_is_not_stated_counts_as_none():
-    engine = EngineSettings(kv_memory_mb=10, block_size=16)
-    block_bytes = 16 * kv_bytes_per_token(SMOLLM2, 4)
-    assert sizes(SMOLLM2, engine)["KV pool"] == 10 * MIB // block_bytes * block_bytes
-    assert sizes(SMOLLM2, EngineSettings())["KV pool"] == 0
+def test_weights_are_mapped_in_the_precision_that_the_settings_or_the_folder_say():
+    for quantisation, dtype, weights in (("", "int4", "int4"), ("int8", "fp32", "int8"), ("kv-int8", "fp16", "fp16")):
+        made = plan(replace(SMOLLM2, quantisation=quantisation), EngineSettings(dtype=dtype))
+        assert (made.items[0].name, made.items[0].kind) == (f"weights in {weights}", Kind.MAPPED)
+        assert made.weights_bytes == weight_bytes(SMOLLM2, weights)
 
 
-def test_what_packing_takes_for_a_while_is_the_pools_later():
-    small, large = (sizes(SMOLLM2, EngineSettings(dtype="bf16", max_num_seqs=1, kv_memory_mb=mb)) for mb in (12, 400))
-    head_as_fp32_bytes = 49_152 * 576 * 4
-    assert small["workspace"] + small["KV pool"] == head_as_fp32_bytes
-    assert large["workspace"] < 60 * MIB
-    assert sizes(SMOLLM2, EngineSettings(kv_memory_mb=12))["workspace"] < 20 * MIB  # fp32 is packed as it is
+@given(engine=engines, quantisation=st.sampled_from(["", "int8", "int4", "kv-int8"]))
+def test_the_pool_is_the_most_whole_blocks_that_fit(engine, quantisation):
+    config = replace(SMOLLM2, quantisation=quantisation)
+    block_bytes = memory.block_bytes(config, engine)
+    pool_bytes, given_bytes = sizes(config, engine)["KV pool"], (engine.kv_memory_mb or 0) * MIB
+    assert pool_bytes % block_bytes == 0
+    assert pool_bytes <= given_bytes < pool_bytes + block_bytes
+    assert memory.pool_blocks(config, engine) == pool_bytes // block_bytes
 
 
-def test_a_longer_context_takes_a_wider_workspace():
-    workspaces = [
-        sizes(SMOLLM2, EngineSettings(max_model_len=context, max_num_seqs=4, kv_memory_mb=360))["workspace"]
-        for context in (512, 2048, 8192)
-    ]
+def test_keys_and_values_in_int8_have_a_scale_for_each_head():
+    assert kv_bytes_per_token(SMOLLM2, "fp32") == 2 * 30 * 3 * 64 * 4
+    assert kv_bytes_per_token(SMOLLM2, "int8") == 2 * 30 * 3 * (64 + 4)
+
+
+def test_a_conversion_counts_where_it_takes_more_than_serving_does():
+    from_fp32, from_bf16 = (replace(SMOLLM2, weight_dtype=dtype) for dtype in ("fp32", "bf16"))
+    engine = EngineSettings(dtype="int4", max_num_seqs=1, kv_memory_mb=1)
+    assert sizes(from_fp32, engine)["conversion"] > sizes(from_bf16, engine)["conversion"] == 0
+    assert sizes(from_fp32, replace(engine, dtype="fp32"))["conversion"] == 0
+    assert plan(from_fp32, engine).needed_bytes == plan(from_bf16, engine).needed_bytes
+
+
+def test_a_step_of_more_rows_takes_a_wider_workspace():
+    workspaces = [sizes(SMOLLM2, EngineSettings(max_num_seqs=rows))["workspace"] for rows in (1, 64, 1024)]
     assert workspaces == sorted(set(workspaces))
+    narrow = sizes(SMOLLM2, EngineSettings(max_model_len=16))["workspace"]
+    assert narrow == sizes(SMOLLM2, EngineSettings())["workspace"]  # attention works on tiles, however long the context
 
 
 def test_an_accelerator_holds_weights_and_pool_and_leaves_the_rest_to_the_reserve():

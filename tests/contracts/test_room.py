@@ -22,8 +22,8 @@ TWO_OF_80 = Device("cuda", "2 x 80 GB", 2 * 80 * GIB)
 
 def test_worked_example_seventy_billion_parameters_take_140_gb_and_640_mib_a_request():
     assert memory.weight_bytes(SEVENTY_B, "fp16") == pytest.approx(140e9, rel=0.01)
-    assert memory.kv_bytes_per_token(SEVENTY_B, 2) == 320 * 1024
-    assert 2048 * memory.kv_bytes_per_token(SEVENTY_B, 2) == 640 * MIB
+    assert memory.kv_bytes_per_token(SEVENTY_B, "fp16") == 320 * 1024
+    assert 2048 * memory.kv_bytes_per_token(SEVENTY_B, "fp16") == 640 * MIB
 
 
 def test_worked_example_nominal_memory_suggests_32_requests_and_the_planner_refuses_them():
@@ -37,7 +37,7 @@ def test_worked_example_nominal_memory_suggests_32_requests_and_the_planner_refu
     assert batch.words == (
         "Nominally 20.0 GiB of 160.0 GiB are left beside weights of 140.0 GiB, which suggests 32 requests of 2,048 "
         "tokens (640 MiB each). But 85% to 90% can be used, which leaves -4.0 GiB to 4.0 GiB; the rest is for "
-        "fragments and, by estimate, workspace of a step 113 MiB, libraries of the device 1,024 MiB. Refused: at the "
+        "fragments and, by estimate, workspace of a step 90 MiB, libraries of the device 1,024 MiB. Refused: at the "
         "lower end not one request fits. In int8 the weights would take 70.0 GiB, free 70.0 GiB and leave 66.0 GiB to "
         "74.0 GiB for keys and values."
     )

@@ -32,9 +32,11 @@ def shares(tokens: list[int]) -> dict[str, Share]:
 
 
 def test_the_pool_is_what_the_memory_holds() -> None:
-    assert kv_bytes_per_token(CONFIG, 4) == 512
+    assert kv_bytes_per_token(CONFIG, "fp32") == 512
     assert (pool_blocks(CONFIG, ENGINE), pool_tokens(CONFIG, ENGINE)) == (128, 2048)
     assert pool_tokens(CONFIG, EngineSettings(kv_memory_mb=1, block_size=16, dtype="fp16")) == 4096
+    in_int8 = EngineSettings(kv_memory_mb=1, block_size=16, dtype="int4", kv_dtype="int8")
+    assert pool_tokens(CONFIG, in_int8) == 1024**2 // (16 * 160) * 16  # 2 x 2 layers x 2 heads x (16 + 4)
 
 
 @given(tokens=guarantees, replicas=st.integers(0, 4))

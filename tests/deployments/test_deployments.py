@@ -82,6 +82,7 @@ def test_a_viewer_deploys_nothing(personas):
         ("name", {"name": "No Spaces"}),
         ("name", {"name": "x"}),
         ("dtype", {"engine": EngineSettings(dtype="int3")}),
+        ("kv_dtype", {"engine": EngineSettings(kv_dtype="int4")}),
         ("device", {"engine": EngineSettings(device="abacus")}),
         ("block_size", {"engine": EngineSettings(block_size=0)}),
         ("max_num_seqs", {"engine": EngineSettings(max_num_seqs=5000)}),

@@ -38,13 +38,19 @@ def last_audit() -> AuditEvent:
 
 def test_what_is_named_changes_and_the_rest_stays(bob, chat):
     changed = configure(
-        bob, chat, dtype="bf16", max_model_len=256, max_num_seqs=8, kv_memory_mb=2, prefix_cache=False,
+        bob, chat, dtype="int4", kv_dtype="int8", max_model_len=256, max_num_seqs=8, kv_memory_mb=2, prefix_cache=False,
         min_replicas=0, max_replicas=3, asleep_after_s=60, warm_after_s=600, disk_after_s=3600, schedules=[NIGHT],
     )  # fmt: skip
     stored = selectors.get_deployment(actor=bob, deployment_id=chat.id).deployment
     for deployment in (changed, stored):
         assert deployment.engine == EngineSettings(
-            dtype="bf16", max_model_len=256, max_num_seqs=8, kv_memory_mb=2, block_size=16, prefix_cache=False
+            dtype="int4",
+            kv_dtype="int8",
+            max_model_len=256,
+            max_num_seqs=8,
+            kv_memory_mb=2,
+            block_size=16,
+            prefix_cache=False,
         )
         assert (deployment.min_replicas, deployment.max_replicas, deployment.revision) == (0, 3, 2)
         assert deployment.idle == IdlePolicy(60, 600, 3600, cold_wait_s=30)
@@ -84,6 +90,7 @@ def test_a_change_that_changes_nothing_leaves_no_trace(bob, chat):
     ("field", "changes"),
     [
         ("dtype", {"dtype": "int3"}),
+        ("kv_dtype", {"kv_dtype": "int4"}),
         ("device", {"device": "abacus"}),
         ("max_num_seqs", {"max_num_seqs": 0}),
         ("max_model_len", {"max_model_len": 513}),

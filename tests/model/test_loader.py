@@ -12,6 +12,7 @@ from tiny_models import make_tiny_llama, write_safetensors
 
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.memory import weight_bytes
+from dataplane.contracts.precision import QUANTISED, WEIGHTS
 from dataplane.model.loader import LoadedModel, LoadError, load
 from dataplane.model.packing import LAYOUT_VERSION
 
@@ -42,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     return make_tiny_llama(tmp_path / "model", seed=6)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("dtype", WEIGHTS)
 def test_a_second_load_converts_nothing_and_computes_the_same(folder: Path, tmp_path: Path, dtype: str) -> None:
     first, second = Phases(), Phases()
     settings = EngineSettings(dtype=dtype)
@@ -52,8 +53,7 @@ def test_a_second_load_converts_nothing_and_computes_the_same(folder: Path, tmp_
     assert second.seen == ["attach"]
     assert tokens(one) == tokens(two)
     assert [path.name for path in (tmp_path / "runtime").iterdir()] == [f"ab12-{dtype}-{LAYOUT_VERSION}"]
-    assert one.kv_dtype == dtype
-    assert one.kv_dtype_bytes == {"fp32": 4, "fp16": 2, "bf16": 2}[dtype]
+    assert (one.dtype, one.kv_dtype) == (dtype, "fp16" if dtype in QUANTISED else dtype)
     blob_bytes = (tmp_path / "runtime" / f"ab12-{dtype}-{LAYOUT_VERSION}" / "weights.bin").stat().st_size
     assert weight_bytes(one.config, dtype) <= blob_bytes <= weight_bytes(one.config, dtype) + 4096
 
@@ -131,6 +131,7 @@ def test_end_tokens_of_the_generation_config_count(folder: Path, tmp_path: Path)
         (EngineSettings(device="cuda"), "", "device cuda is not supported yet"),
         (EngineSettings(device="tpu"), "", "device 'tpu'"),
         (EngineSettings(dtype="int3"), "", "dtype 'int3'"),
+        (EngineSettings(kv_dtype="int4"), "", "kv_dtype 'int4'"),
         (EngineSettings(), "../../etc", "not a version digest"),
     ],
 )

@@ -24,9 +24,17 @@ def test_seven_billion_parameters_fit_23_gib_in_half_precision_only():
     assert fits(SEVEN_B, [device(8)]) == []
 
 
+def test_weights_are_never_quantised_unasked_and_those_that_are_already_stay_so():
+    assert {fit.dtype for fit in fits(SEVEN_B, [device(1000)])} == {"fp32", "bf16", "fp16"}
+    quantised = replace(SEVEN_B, quantisation="int8")
+    assert [fit.dtype for fit in fits(quantised, [device(12)])] == ["int8"]
+    assert shortage(quantised, []).startswith("Even in int8 a replica takes 7")
+    assert {fit.dtype for fit in fits(replace(SEVEN_B, quantisation="kv-int8"), [device(23)])} == {"bf16", "fp16"}
+
+
 def test_a_model_that_does_not_fit_is_told_what_it_takes_and_what_there_is():
     assert shortage(SEVEN_B, [device(4, "small"), device(8, "large")]) == (
-        "Even in bf16 a replica takes 14.1 GiB, and the largest device, large (cpu, 8.0 GiB), can give 6.8 GiB."
+        "Even in bf16 a replica takes 13.9 GiB, and the largest device, large (cpu, 8.0 GiB), can give 6.8 GiB."
     )
     assert "no device is there" in shortage(SEVEN_B, [])
 

@@ -16,7 +16,6 @@ from dataplane.contracts.replica import NodeReport, ReplicaReport, ReplicaState
 MIB = 1024**2
 ENGINE = EngineSettings(kv_memory_mb=64)
 NEEDED_BYTES = memory.plan(CONFIG, ENGINE).needed_bytes
-HELD_BYTES = memory.plan(CONFIG, ENGINE).held_bytes
 TOTAL_BYTES = 20 * NEEDED_BYTES
 ASK = Ask(
     deployment_id="dep_1",
@@ -29,7 +28,7 @@ ASK = Ask(
 )
 
 
-def replica(version_id, *, deployment_id="dep_1", state=ReplicaState.READY, memory_bytes=HELD_BYTES):
+def replica(version_id, *, deployment_id="dep_1", state=ReplicaState.READY, memory_bytes=NEEDED_BYTES):
     return ReplicaReport(
         replica_id=f"rep_{version_id}", node="n", state=state, cause="", since_ms=0, socket="",
         deployment_id=deployment_id, version_id=version_id, memory_bytes=memory_bytes,
@@ -87,7 +86,7 @@ def test_a_stable_version_that_is_cold_is_given_its_room_first():
 
 
 def test_what_running_replicas_will_still_fill_is_not_given_away():
-    young = [replica("ver_old", memory_bytes=HELD_BYTES - 50 * MIB)]
+    young = [replica("ver_old", memory_bytes=NEEDED_BYTES - 50 * MIB)]
     assert outcome(ASK, node(room_bytes=NEEDED_BYTES + 50 * MIB, replicas=young)) is Outcome.CO_RESIDENT
     found = check(ASK, [node(room_bytes=NEEDED_BYTES + 50 * MIB - 1, replicas=young)], {})
     assert found.outcome is Outcome.REFUSED

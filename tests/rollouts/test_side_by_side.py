@@ -65,13 +65,13 @@ def test_what_the_stable_replica_will_still_fill_is_counted_and_so_is_anothers(w
     plan, rollout = memory.plan(CONFIG, world.deployment.engine), begun(world)
     version = make_version(personas.evil)
     other = deploy(personas.evil, name="other", version=version)
-    needed_bytes = plan.needed_bytes + plan.held_bytes  # of the candidate, and the growth of the stable replica
+    needed_bytes = 2 * plan.needed_bytes  # of the candidate, and the growth of the stable replica
     crowd = [(other.id, version.id), ("trial_x", "ver_gone")]
     for node, room_bytes, others, expected in (
         ("a", needed_bytes, [], Outcome.CO_RESIDENT),
         ("b", needed_bytes - 1, [], Outcome.REFUSED),
-        ("c", needed_bytes + plan.held_bytes, crowd, Outcome.CO_RESIDENT),
-        ("d", needed_bytes + plan.held_bytes - 1, crowd, Outcome.REFUSED),
+        ("c", needed_bytes + plan.needed_bytes, crowd, Outcome.CO_RESIDENT),
+        ("d", needed_bytes + plan.needed_bytes - 1, crowd, Outcome.REFUSED),
     ):
         report(world, room_bytes=room_bytes, others=others, node=node)
         assert planned(rollout).outcome is expected

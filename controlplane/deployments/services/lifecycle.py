@@ -79,6 +79,7 @@ def deploy_version(
         limits.claim(actor.tenant, deployments=1, kept_replicas=deployment.most_kept_replicas)
         version = rows.locked_version(actor.tenant, version_id)
         rows.require_context([version], settings)
+        rows.require_precision([version], settings)
         rows.require_device([version], settings, devices)
         rows.require_fit([version], settings, {}, min_replicas, at_fault=["kv_memory_mb"])
         deployment.save(force_insert=True)

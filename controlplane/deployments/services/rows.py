@@ -9,6 +9,7 @@ from controlplane.deployments.capacity import DoesNotFit, NoDevice, check_device
 from controlplane.deployments.models import Deployment, DeploymentState, FleetNode
 from controlplane.registry.lifecycle import InUse
 from controlplane.registry.models import ModelVersion, VersionState
+from dataplane.contracts import precision
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.replica import Device, NodeReport
 from tenants import outbox
@@ -93,6 +94,18 @@ def require_context(versions: Collection[ModelVersion], engine: EngineSettings) 
     if engine.max_model_len is not None and engine.max_model_len > shortest_tokens:
         reason = f"The model has a context of {shortest_tokens} tokens."
         raise Invalid(reason, fields={"max_model_len": reason})
+
+
+def require_precision(versions: Collection[ModelVersion], engine: EngineSettings) -> None:
+    """Refuse a precision that a version's weights cannot be held in.
+
+    Raises:
+        Invalid: with the precision there is.
+    """
+    for version in versions:
+        reason = precision.conflict(version.checked_config, engine)
+        if reason:
+            raise Invalid(reason, fields={"dtype": reason})
 
 
 def require_fit(

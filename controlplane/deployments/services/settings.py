@@ -17,12 +17,12 @@ from tenants.errors import Conflict
 from tenants.outbox import Topic
 from tenants.roles import Permission
 
-_POOL_FIELDS = ("kv_memory_mb", "dtype", "block_size", "min_replicas")
+_POOL_FIELDS = ("kv_memory_mb", "dtype", "kv_dtype", "block_size", "min_replicas")
 """What the size of the KV pool follows from."""
 _KEEPING_FIELDS = ("min_replicas", "schedules")
 """What the number of replicas that are kept ready follows from."""
 _ENGINE_FIELDS = frozenset(EngineSettings.__struct_fields__)
-_DEVICE_FIELDS = frozenset({"device", "dtype", "kv_memory_mb"})
+_DEVICE_FIELDS = frozenset({"device", "dtype", "kv_dtype", "kv_memory_mb"})
 """What a replica's place depends on. Other changes are not stopped by a fleet that has shrunk since."""
 
 
@@ -34,6 +34,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     dtype: str | UnsetType = UNSET
+    kv_dtype: str | UnsetType = UNSET
     device: str | UnsetType = UNSET
     max_model_len: int | UnsetType | None = UNSET
     max_num_seqs: int | UnsetType = UNSET
@@ -112,6 +113,7 @@ def _check(deployment: Deployment, changed: Collection[str], devices: Sequence[D
     )
     versions = rows.served_versions(deployment)
     rows.require_context(versions, deployment.engine)
+    rows.require_precision(versions, deployment.engine)
     if not _DEVICE_FIELDS.isdisjoint(changed):
         rows.require_device(versions, deployment.engine, devices)
     shares = {grant.grantee_slug: grant.share for grant in deployment.grants.all()}

@@ -1,6 +1,7 @@
 """The steps of a validation, in order. Each does its work, passes its failpoint, and commits once."""
 
 import msgspec
+from msgspec.structs import replace
 
 from controlplane.registry import blobs, cards
 from controlplane.registry.devices import devices
@@ -20,7 +21,7 @@ from dataplane.contracts.verdict import Check, CheckState, Progress, Verdict, ve
 _MIB = 1024 * 1024
 _MEND_AGAIN = "Save the model again with save_pretrained, and upload it as a new version."
 _MEND_PARTS = "Upload it again: it changed on its way, or was changed while it was read."
-_MEND_SMALLER = "Choose a smaller model, or ask the platform for a device with more memory."
+_MEND_SMALLER = "Choose a smaller model, quantise it, or ask the platform for a device with more memory."
 _MEND_SMOKE = "Try the model with transformers; where it works there, tell the platform this version's id."
 _TRIAL_S = 300.0
 _TRIAL_BYTES_PER_S = 20_000_000
@@ -198,16 +199,16 @@ def _engine(version: ModelVersion) -> EngineSettings:
     """The smallest replica that says whether the model works."""
     config, best = version.checked_config, _fits(version)[0]
     tokens = least_kv_tokens(config)
-    kv_bytes = (tokens + 2 * _TRIAL_BLOCK_SIZE) * memory.kv_bytes_per_token(config, memory.DTYPE_BYTES[best.dtype])
-    return EngineSettings(
+    engine = EngineSettings(
         dtype=best.dtype,
         device=best.device.kind,
         max_model_len=tokens,
         max_num_seqs=1,
-        kv_memory_mb=-(-kv_bytes // _MIB),
         block_size=_TRIAL_BLOCK_SIZE,
         prefix_cache=False,
     )
+    blocks = -(-tokens // _TRIAL_BLOCK_SIZE) + 2
+    return replace(engine, kv_memory_mb=-(-blocks * memory.block_bytes(config, engine) // _MIB))
 
 
 def _spoken(report: TrialReport) -> str:

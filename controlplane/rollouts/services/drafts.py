@@ -104,6 +104,7 @@ def _check(deployment: Deployment, stable: ModelVersion, candidate: ModelVersion
     engine = deployment.engine
     shares = {grant.grantee_slug: grant.share for grant in deployment.grants.all()}
     deployments.require_context([candidate], engine)
+    deployments.require_precision([candidate], engine)
     deployments.require_device([candidate], engine, devices)
     deployments.require_fit(
         [candidate], engine, shares, deployment.min_replicas, at_fault=["candidate_version_id"]
