@@ -38,13 +38,12 @@ class Tuning:
     kv_tile: int
     min_split: int = 256
     num_warps: int = 4
-    num_stages: int = 4
+    num_stages: int = 5  # of these Triton gives half to the block ids: keys and values are read two tiles ahead
 
     @classmethod
     def of(cls, head_dim: int, pool: torch.dtype) -> "Tuning":
         """Return what fits the shared memory of sm_80: 163 KiB for the stages of keys and values."""
-        wide = pool == torch.float32
-        return cls(kv_tile=32 if head_dim > 128 or wide else 64, num_stages=2 if wide else 4)
+        return cls(kv_tile=32 if head_dim > 128 or pool == torch.float32 else 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,19 +223,15 @@ def _attend(
     begin = tl.maximum(begin, oldest // kv_tile * kv_tile)
 
     row, dim = tl.arange(0, tile_rows), tl.arange(0, dims)
-    token, head, seen = (
-        (tl.load(tile) + row // group).to(tl.int64),
-        kv_head * group + row % group,
-        position + row // group,
-    )
-    ours = (row // group < count)[:, None] & (dim < head_dim)[None, :]
+    nth = row // group - position % tile_tokens  # so that a token's row in its tile is its position's, too
+    token, head, seen = (tl.load(tile) + nth).to(tl.int64), kv_head * group + row % group, position + nth
+    ours = ((nth >= 0) & (nth < count))[:, None] & (dim < head_dim)[None, :]
     query_at = token[:, None] * query_strides[0] + head[:, None] * query_strides[1] + dim[None, :]
     queries = tl.load(query + query_at, mask=ours, other=0.0).to(dot)
 
     table = block_tables + tl.load(tile + 3) * table_stride
     greatest = tl.full([tile_rows], float("-inf"), tl.float32)
-    total = tl.zeros([tile_rows], tl.float32)
-    sums = tl.zeros([tile_rows, dims], tl.float32)
+    total, sums = tl.zeros([tile_rows], tl.float32), tl.zeros([tile_rows, dims], tl.float32)
     for start in range(begin, end, kv_tile):
         at = start + tl.arange(0, kv_tile)
         exists = (at >= oldest) & (at < end)
@@ -267,8 +262,8 @@ def _attend(
     else:
         place = place * slots + slot
         tl.store(partial + place[:, None] * head_dim + dim[None, :], sums, mask=ours)
-        tl.store(weights + place * 2, greatest, mask=row // group < count)
-        tl.store(weights + place * 2 + 1, total, mask=row // group < count)
+        tl.store(weights + place * 2, greatest, mask=(nth >= 0) & (nth < count))
+        tl.store(weights + place * 2 + 1, total, mask=(nth >= 0) & (nth < count))
 
 
 @triton.jit

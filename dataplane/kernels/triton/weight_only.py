@@ -115,9 +115,9 @@ def _launch(
     out = torch.empty(tokens, outputs, dtype=rows.dtype, device=rows.device)
     partial = torch.empty(cut.splits if cut.splits > 1 else 0, tokens, outputs, device=rows.device)
     kernel[(triton.cdiv(outputs, cut.outputs), triton.cdiv(tokens, cut.rows), cut.splits)](
-        rows, *weight, out if bias is None else bias, out, partial, tokens, outputs, inputs,
-        **constants, tile_outputs=cut.outputs, tile_inputs=cut.inputs, tile_rows=cut.rows, splits=cut.splits,
-        biased=bias is not None, dot=dot_type(rows.dtype), num_warps=cut.num_warps, num_stages=cut.num_stages,
+        rows, *weight, out if bias is None else bias, out, partial, tokens, outputs,
+        **constants, inputs=inputs, tile_outputs=cut.outputs, tile_inputs=cut.inputs, tile_rows=cut.rows,
+        splits=cut.splits, biased=bias is not None, dot=dot_type(rows.dtype), num_warps=cut.num_warps, num_stages=cut.num_stages,
     )  # fmt: skip
     if cut.splits > 1:
         _add_splits[(tokens, triton.cdiv(outputs, 1024))](
@@ -137,7 +137,7 @@ def _multiply_int8(
     partial: tl.tensor,
     tokens: tl.int32,
     outputs: tl.int32,
-    inputs: tl.int32,
+    inputs: tl.constexpr,
     group: tl.constexpr,
     tile_outputs: tl.constexpr,
     tile_inputs: tl.constexpr,
@@ -176,7 +176,7 @@ def _multiply_int4(
     partial: tl.tensor,
     tokens: tl.int32,
     outputs: tl.int32,
-    inputs: tl.int32,
+    inputs: tl.constexpr,
     groups: tl.constexpr,
     tile_outputs: tl.constexpr,
     tile_inputs: tl.constexpr,
@@ -197,7 +197,7 @@ def _multiply_int4(
     rows_at = rows + row.to(tl.int64)[None, :] * inputs + column[:, None]
     sums = tl.zeros([tile_outputs, tile_rows], tl.float32)
     for start in range(begin, tl.minimum(begin + span, inputs), tile_inputs):
-        stored = (channel < outputs)[:, None] & (start + group * 32 < inputs)[None, :]
+        stored = (channel < outputs)[:, None] & (start // 32 + group < inputs // 32)[None, :]
         both = tl.load(codes_at + start // 2, mask=stored[:, :, None], other=0)
         scale = tl.load(scales + channel_group + start // 32, mask=stored, other=0.0).to(tl.float32)[:, :, None]
         minimum = tl.load(minimums + channel_group + start // 32, mask=stored, other=0.0).to(tl.float32)[:, :, None]
