@@ -44,6 +44,7 @@ test: test-setup model  ## everything CI checks
 soak: test-setup model  ## the long versions of races, fuzzing, faults, uploads and memory plans (many minutes)
 	@$(RUN) -m pytest -q -m slow tests/races
 	@$(RUN) -m pytest -q -m slow tests/api tests/contracts
+	@$(RUN) -m pytest -q -m slow tests/engine
 	@$(RUN) -m pytest -q -m slow tests/e2e
 	@$(RUN) -m pytest -q -m slow tests/faults
 	@$(RUN) -m pytest -q -m slow tests/journeys

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, Generic, Protocol, TypeVar
 
-_MOST_STALE = 64
+_MOST_STALE = 16
 """Entries that may be out of date before they are swept, beside as many as are not."""
 
 

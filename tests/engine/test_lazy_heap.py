@@ -73,5 +73,5 @@ def test_what_left_or_sank_again_and_again_is_not_kept() -> None:
         passer.belongs = False
         pin.key -= 1
         heap.add(pin)
-    assert len(heap._entries) < 500
-    assert len(heap._items) < 500
+    assert len(heap._entries) < 50
+    assert len(heap._items) < 50
