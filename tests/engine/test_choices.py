@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataplane.contracts.errors import Code
-from dataplane.contracts.generation import FinishReason
+from dataplane.contracts.generation import FinishReason, Submit
+from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.intake import Refusal
 
 PROMPT = [5, 4, 3, 2, 1] * 13
@@ -96,6 +97,17 @@ def test_who_leaves_before_the_first_token_takes_all_choices_along(steps: int) -
     again = driver.submit_several("acme", PROMPT, 3, n=3)
     driver.run()
     assert set(again) <= set(driver.ends)
+
+
+def test_an_id_that_is_used_again_brings_no_choice_of_its_old_request_back() -> None:
+    driver = Driver(poison=True)
+    driver.engine.submit(Submit("again", "acme", PROMPT, SamplingParams(max_tokens=3), 3))
+    assert driver.engine.abort("again")
+    driver.engine.submit(Submit("again", "acme", PROMPT, SamplingParams(max_tokens=3)))
+    ended = []
+    while driver.engine.has_work:
+        ended += [delta.request_id for delta in driver.engine.step() if delta.finish_reason]
+    assert ended == ["again"]
 
 
 def test_a_prompt_that_fails_fails_once_and_nothing_of_its_request_is_left() -> None:

@@ -99,6 +99,12 @@ def test_a_draw_is_the_inverse_of_the_reference_distribution(
     pytest.fail(f"token {token} does not hold the point {point}")
 
 
+@pytest.mark.parametrize(("top_p", "kept"), [(1.0, {0, 1, 2}), (0.75, {0, 1})])
+def test_min_p_keeps_a_part_of_the_likeliest_and_top_p_counts_what_is_left(top_p: float, kept: set[int]) -> None:
+    logits = [math.log(weight) for weight in (1.0, 0.6, 0.51, 0.4)]
+    assert set(draw_many(logits, params(min_p=0.5, top_p=top_p), 100)) == kept
+
+
 @settings(deadline=None)
 @given(logits=LOGITS, top_k=st.integers(0, 5), top_p=st.floats(0.01, 1), seed=st.integers(0, 2**63))
 def test_temperature_zero_is_greedy_whatever_the_rest_says(
@@ -173,6 +179,13 @@ def test_penalties_and_bias_change_the_logits_as_defined(
     (token,) = sample(torch.tensor([logits]), [draw])
     assert isinstance(token, int)
     assert expected[token] == pytest.approx(max(expected), abs=1e-4)
+
+
+def test_a_token_that_only_the_prompt_has_is_repelled_by_the_repetition_penalty_alone() -> None:
+    chosen = params(temperature=0.0, repetition_penalty=1.25, presence_penalty=1.0, frequency_penalty=1.0)
+    for prompt, output, expected in (([0], [], 0), ([], [0], 1), ([0, 0], [2], 0)):
+        rows = torch.tensor([[2.0, 1.5, 0.0]])
+        assert sample(rows, [Draw(chosen, 0, counts=counted(prompt, output))]) == [expected]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

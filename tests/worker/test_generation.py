@@ -182,9 +182,14 @@ async def test_a_choice_at_its_stop_string_is_aborted_alone_and_what_it_said_sin
 
 async def test_each_choice_echoes_the_prompt_once_with_the_scores_that_came_before_the_first_token() -> None:
     prompt = SequenceDelta("r.1", [], scores=[TokenScore(1, -2.0, [])])
-    deltas = [prompt, scored([2], FinishReason.LENGTH), scored([3], FinishReason.LENGTH, choice=1)]
+    deltas = [
+        prompt,
+        scored([2], FinishReason.LENGTH),
+        scored([1], choice=1),
+        scored([3], FinishReason.LENGTH, choice=1),
+    ]
     pieces = await World(deltas, ("ab",), n=2, echo=True, logprobs=1).run()
-    for choice, end in ((0, ""), (1, " ")):
+    for choice, end in ((0, ""), (1, "b ")):
         mine = [piece for piece in pieces if piece.choice == choice]
         assert "".join(piece.text for piece in mine) == "ab" + end
         assert [score.logprob for score in mine[0].scores or ()] == [None, -2.0]

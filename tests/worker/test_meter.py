@@ -49,6 +49,23 @@ async def test_progress_is_recorded_every_32_tokens(tmp_path: Path) -> None:
     assert (found[-1].prompt_tokens, found[-1].cached_tokens, found[-1].queue_ms) == (5, 3, 3)
 
 
+async def test_choices_count_together_and_the_first_says_what_was_cached_and_where_its_time_went(
+    tmp_path: Path,
+) -> None:
+    spool = SpoolWriter(tmp_path, "rep_1", 1 << 20)
+    counted = meter(spool)
+    await counted.admit(5)
+    counted.observe(tokens(2), first_choice=True)
+    other = msgspec.structs.replace(PHASES, kv_blocks=99)
+    counted.observe(msgspec.structs.replace(tokens(3, cached_tokens=4), phases=other), first_choice=False)
+    counted.finish(Outcome.LENGTH)
+    await spool.close()
+    final = records(tmp_path)[-1]
+    assert (final.completion_tokens, final.cached_tokens) == (5, 0)
+    assert final.phases is not None
+    assert final.phases.kv_blocks == PHASES.kv_blocks
+
+
 async def test_the_last_word_has_the_phases_that_the_engine_told_with_the_end(tmp_path: Path) -> None:
     spool = SpoolWriter(tmp_path, "rep_1", 1 << 20)
     counted = meter(spool)
