@@ -216,8 +216,9 @@ inline void multiply_group(const Inputs& in, int first, int group, const uint8_t
   for (auto& row : sum) row[0] = row[1] = _mm256_setzero_si256();
   const int16_t* codes = in.codes + size_t(first) * in.padded + group * group_inputs(type);
   for (int k = 0; k < kPairs; ++k) {
-    const __m256i w0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(weights) + 2 * k);
-    const __m256i w1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(weights) + 2 * k + 1);
+    __m256i w0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(weights) + 2 * k);
+    __m256i w1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(weights) + 2 * k + 1);
+    asm("" : "+x"(w0), "+x"(w1));  // loaded once: as operands of the products they would be loaded for every row
 #pragma GCC unroll 8
     for (int m = 0; m < MR; ++m) {
       const __m256i x = pair(codes + size_t(m) * in.padded + 2 * k);
@@ -250,13 +251,14 @@ inline void panel_codes(const Inputs& in, const void* panel, int first, int n, f
   for (int group = 0; group < in.groups; ++group, at += group_bytes(type)) {
     expand_group<type>(at + kHeader, expanded);
     for (int m = 0, run = 0; m < n; m += run) {
-      run = run_of(n - m, 4);
+      run = run_of(n - m, 5);
       float* to = c + m * kPanel;
       switch (run) {
         case 1: multiply_group<1, type>(in, first + m, group, at, expanded, to); break;
         case 2: multiply_group<2, type>(in, first + m, group, at, expanded, to); break;
         case 3: multiply_group<3, type>(in, first + m, group, at, expanded, to); break;
-        default: multiply_group<4, type>(in, first + m, group, at, expanded, to);
+        case 4: multiply_group<4, type>(in, first + m, group, at, expanded, to); break;
+        default: multiply_group<5, type>(in, first + m, group, at, expanded, to);
       }
     }
   }

@@ -1,0 +1,246 @@
+"""The kernels compute what plain torch does, whatever the program asks for; and the same bits whoever else is there."""
+
+import random
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_harness import make_row
+from torch import Tensor
+
+from dataplane.engine.runner import Row
+from dataplane.kernels import panels
+from dataplane.kernels.cpu.library import load_library
+from dataplane.kernels.rotary import frequencies
+from dataplane.model import step as steps
+from dataplane.model.executor import Executor
+from dataplane.model.kv_pool import KvPool
+from dataplane.model.native import NativeExecutor, unsupported
+from dataplane.model.packing import Packed, as_packed, matrix_shapes
+from dataplane.model.program import (
+    Activation,
+    Angles,
+    Attention,
+    Cache,
+    Embed,
+    Linear,
+    Norm,
+    Normalise,
+    NormKind,
+    Operation,
+    Program,
+    Select,
+)
+from dataplane.model.reference import ReferenceExecutor
+
+VOCAB, HIDDEN, BLOCK_SIZE, NUM_BLOCKS, CONTEXT = 70, 40, 8, 128, 600
+LIMITS = steps.StepLimits(tokens=512, sampled=512)
+
+
+def weights(program: Program, precision: str, seed: int) -> Packed:
+    """Random weights for every name that ``program`` mentions."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = matrix_shapes(program)
+    tensors = {
+        name: panels.pack(torch.randn(shape, generator=generator) / shape[1] ** 0.5, precision)
+        for name, shape in shapes.items()
+    }
+    for name, size in vectors(program).items():
+        tensors[name] = torch.randn(size, generator=generator) * 0.5 + 1
+    return as_packed(program, precision, tensors)
+
+
+def vectors(program: Program) -> dict[str, int]:
+    """The vectors of a program with their sizes; biases fill whole panels."""
+    found: dict[str, int] = {}
+    for one in program.operations:
+        match one:
+            case Linear():
+                if one.norm is not None:
+                    found |= {name: program.widths[one.source] for name in (one.norm.weight, one.norm.bias) if name}
+                if one.bias is not None:
+                    outputs = matrix_shapes(program)[one.weight][0]
+                    found[one.bias] = outputs + -outputs % panels.PANEL
+            case Normalise():
+                found |= {name: program.widths[one.source] for name in (one.norm.weight, one.norm.bias) if name}
+            case Cache():
+                found |= {norm.weight: program.head_dim for norm in (one.query_norm, one.key_norm) if norm is not None}
+            case _:
+                pass
+    return found
+
+
+def one_layer(heads: int, kv_heads: int, dim: int, attention: Attention, norm: Norm, *, heads_norm: bool) -> Program:
+    """A program that uses every field of its operations at least in some draw."""
+    query_norm = Norm("query_norm", 1e-5) if heads_norm else None
+    key_norm = Norm("key_norm", 1e-5) if heads_norm else None
+    operations: list[Operation] = [
+        Embed("rows", "embedding", scale=1.5),
+        Angles("angles", frequencies(dim, 1e4), scale=1.1),
+        Linear("rows", "heads", "qkv", "qkv.bias", norm),
+        Cache("heads", 0, "angles", query_norm, key_norm),
+        attention,
+        Linear("attended", "out", "attention_out"),
+        Normalise("out", "rows", Norm("post", 1e-5), accumulate=True),
+        Linear("rows", "inner", "gate_up", "gate_up.bias", norm, Activation.GELU_TANH, gated=True),
+        Linear("inner", "rows", "down", accumulate=True),
+        Linear("rows", "wide", "fc", "fc.bias", norm, Activation.SILU),
+        Linear("wide", "rows", "projection", accumulate=True),
+        Select("rows", "sampled"),
+        Linear("sampled", "logits", "embedding", norm=norm, softcap=20.0),
+    ]
+    widths = {
+        "rows": HIDDEN, "angles": dim, "heads": (heads + 2 * kv_heads) * dim, "attended": heads * dim, "out": HIDDEN,
+        "inner": 24, "wide": 56, "sampled": HIDDEN, "logits": VOCAB,
+    }  # fmt: skip
+    return Program(tuple(operations), widths, heads, kv_heads, dim)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    kv_heads, group, dim = (
+        draw(st.integers(1, 3)),
+        draw(st.sampled_from([1, 3, 4, 8])),
+        draw(st.sampled_from([8, 24, 64])),
+    )
+    attention = Attention(
+        "heads", "attended", 0, scale=dim**-0.5, window=draw(st.sampled_from([0, 1, 5, 300])),
+        softcap=draw(st.sampled_from([0.0, 5.0])),
+    )  # fmt: skip
+    kind = draw(st.sampled_from(NormKind))
+    norm = Norm("norm", 1e-5, kind, "norm.bias" if kind is NormKind.LAYER else None)
+    return one_layer(kv_heads * group, kv_heads, dim, attention, norm, heads_norm=draw(st.booleans()))
+
+
+class Drive:
+    """Feeds sequences to an executor chunk by chunk, each on blocks of its own."""
+
+    def __init__(self, executor: Executor, program: Program, kv_dtype: str) -> None:
+        self._executor = executor
+        self.pool = KvPool(program, NUM_BLOCKS, BLOCK_SIZE, kv_dtype)
+        if kv_dtype != "int8":
+            self.pool.data.fill_(torch.nan)
+        self.pool.scales.fill_(torch.nan)
+        self._free = list(range(NUM_BLOCKS))
+        random.Random(1).shuffle(self._free)
+        self._tables: dict[str, array] = {}
+        self._done: dict[str, int] = {}
+
+    def run(self, chunks: dict[str, Sequence[int]]) -> dict[str, Tensor]:
+        """Compute the next tokens of some sequences in one step; return the logits of all of them by name."""
+        rows: list[Row] = []
+        for name, token_ids in chunks.items():
+            table, done = self._tables.setdefault(name, array("i")), self._done.get(name, 0)
+            self._done[name] = done + len(token_ids)
+            while len(table) * BLOCK_SIZE < self._done[name]:
+                table.append(self._free.pop())
+            rows.append(make_row(name, list(token_ids), done, table))
+        step = steps.build(rows, steps.Bounds(BLOCK_SIZE, NUM_BLOCKS, VOCAB, CONTEXT))
+        self._executor.run(step, self.pool)
+        logits = self._executor.logits(np.arange(len(step.token_ids), dtype=np.int32))
+        sizes = [len(token_ids) for token_ids in chunks.values()]
+        return dict(zip(chunks, logits.values.clone().split(sizes), strict=True))
+
+
+def native(program: Program, packed: Packed, threads: int = 1) -> NativeExecutor:
+    library = load_library()
+    assert library is not None
+    return NativeExecutor(library, program, packed, LIMITS, threads)
+
+
+def tokens(count: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(VOCAB), k=count)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    program=programs(),
+    precision=st.sampled_from(panels.PRECISIONS),
+    kv_dtype=st.sampled_from(["fp32", "fp16", "bf16", "int8"]),
+    lengths=st.lists(st.sampled_from([1, 2, 7, 8, 9, 31, 64, 65, 255, 256, 257, 300]), min_size=1, max_size=3),
+    seed=st.integers(0, 99),
+)
+def test_both_executors_agree(program: Program, precision: str, kv_dtype: str, lengths: list[int], seed: int) -> None:
+    """Two steps: whole prompts together (as far as a step holds), then one token for each."""
+    packed = weights(program, precision, seed)
+    lengths = lengths if sum(lengths) <= LIMITS.tokens else lengths[:1]
+    first = {str(index): tokens(length, seed + index) for index, length in enumerate(lengths)}
+    ours, theirs = (
+        Drive(executor, program, kv_dtype) for executor in (native(program, packed), ReferenceExecutor(program, packed))
+    )
+    # narrow keys and values may round to neighbours in the two: a step of bf16 is 2^-8
+    tolerance = {"fp32": 2e-3, "fp16": 2e-2, "bf16": 2e-1, "int8": 2e-1}[kv_dtype]
+    for chunks in (first, {name: tokens(1, seed) for name in first}):
+        found, expected = ours.run(chunks), theirs.run(chunks)
+        for name in chunks:
+            torch.testing.assert_close(found[name], expected[name], atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("precision", panels.PRECISIONS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_token_has_the_same_bits_alone_among_others_and_in_any_chunk(precision: str, threads: int) -> None:
+    attention = Attention("heads", "attended", 0, scale=0.2, window=290)
+    program = one_layer(6, 2, 24, attention, Norm("norm", 1e-5), heads_norm=True)
+    packed = weights(program, precision, 5)
+    whole = tokens(330, 7)
+    alone = Drive(native(program, packed), program, "fp16").run({"a": whole})["a"]
+    for chunk in (1, 7, 64):
+        drive = Drive(native(program, packed, threads), program, "fp16")
+        found = []
+        for start in range(0, len(whole), chunk):
+            neighbours = {str(index): tokens(1 + (start + index) % 3, index) for index in range(start // chunk % 9)}
+            found.append(drive.run({"a": whole[start : start + chunk]} | neighbours)["a"])
+            drive._free += [block for name in neighbours for block in drive._tables.pop(name)]
+            for name in neighbours:
+                drive._done.pop(name)
+        assert torch.equal(torch.cat(found), alone)
+
+
+def test_the_bits_do_depend_on_the_order_of_a_sum() -> None:
+    """What the test above would see if rows shared their sums: another order gives other bits."""
+    rows = torch.randn(64, generator=torch.Generator().manual_seed(1))
+    assert rows.sum() != sum(rows.flip(0).tolist())
+
+
+def test_logits_can_be_asked_for_again_and_in_any_order() -> None:
+    program = one_layer(2, 1, 8, Attention("heads", "attended", 0, scale=0.3), Norm("norm", 1e-5), heads_norm=False)
+    executor = native(program, weights(program, "fp32", 1))
+    drive = Drive(executor, program, "fp32")
+    whole = drive.run({"a": tokens(20, 3)})["a"]
+    some = executor.logits(np.array([19, 3], np.int32))
+    assert torch.equal(some.values, whole[[19, 3]])
+    assert some.greedy == whole[[19, 3]].argmax(-1).tolist()
+
+
+def test_logits_that_are_not_finite_have_no_likeliest_token() -> None:
+    program = one_layer(2, 1, 8, Attention("heads", "attended", 0, scale=0.3), Norm("norm", 1e-5), heads_norm=False)
+    packed = weights(program, "fp32", 1)
+    for executor in (native(program, packed), ReferenceExecutor(program, packed)):
+        drive = Drive(executor, program, "fp32")
+        drive.run({"a": tokens(5, 3), "b": tokens(5, 4)})
+        drive.pool.data[0, drive._tables["a"][0], 2] = torch.nan
+        drive.run({"a": [1], "b": [2]})
+        sick, well = executor.logits(np.array([0, 1], np.int32)).greedy
+        assert sick == -1
+        assert well >= 0
+
+
+def test_a_step_longer_than_was_said_is_refused() -> None:
+    program = one_layer(2, 1, 8, Attention("heads", "attended", 0, scale=0.3), Norm("norm", 1e-5), heads_norm=False)
+    drive = Drive(native(program, weights(program, "fp32", 1)), program, "fp32")
+    with pytest.raises(ValueError, match="513 tokens"):
+        drive.run({"a": tokens(513, 1)})
+
+
+@pytest.mark.parametrize(("widths", "dim"), [({"rows": 36}, 8), ({}, 12), ({}, 2048)])
+def test_widths_that_the_kernels_cannot_take_are_named(widths: dict[str, int], dim: int) -> None:
+    program = one_layer(2, 1, dim, Attention("heads", "attended", 0, scale=0.3), Norm("norm", 1e-5), heads_norm=False)
+    assert not unsupported(
+        one_layer(2, 1, 8, Attention("heads", "attended", 0, 0.3), Norm("norm", 1e-5), heads_norm=False)
+    )
+    assert unsupported(replace(program, widths={**program.widths, **widths}))
