@@ -117,7 +117,8 @@ def _launch(
     kernel[(triton.cdiv(outputs, cut.outputs), triton.cdiv(tokens, cut.rows), cut.splits)](
         rows, *weight, out if bias is None else bias, out, partial, tokens, outputs,
         **constants, inputs=inputs, tile_outputs=cut.outputs, tile_inputs=cut.inputs, tile_rows=cut.rows,
-        splits=cut.splits, biased=bias is not None, dot=dot_type(rows.dtype), num_warps=cut.num_warps, num_stages=cut.num_stages,
+        splits=cut.splits, biased=bias is not None, dot=dot_type(rows.dtype),
+        num_warps=cut.num_warps, num_stages=cut.num_stages,
     )  # fmt: skip
     if cut.splits > 1:
         _add_splits[(tokens, triton.cdiv(outputs, 1024))](
