@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from dataplane.inspect.names import CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, SPECIAL_TOKENS, TOKENIZER, WEIGHTS
 from dataplane.inspect.names import TOKENIZER_CONFIG as SETTINGS
+from tests.hostile.architecture_cases import other, renamed_tensors
 from tests.hostile.case import Change, both, change, edit, remove, write
 from tests.hostile.weights_cases import split_weights
 from tests.text import tokenizer_files
@@ -40,12 +41,8 @@ def template_in_settings(model: Path) -> None:
     edit(model / SETTINGS, chat_template=source)
 
 
-def as_mistral(model: Path) -> None:
-    edit(model / CONFIG, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=None)
-    content = json.loads((model / CONFIG).read_text())
-    for field in ("attention_bias", "mlp_bias", "rope_scaling"):
-        del content[field]
-    (model / CONFIG).write_text(json.dumps(content))
+_MASKS = {f"h.{layer}.attn.bias": np.tri(128, dtype=np.float32)[None, None] for layer in range(2)}
+_BUFFERS = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, dtype=np.float32)}
 
 
 def as_transformers_5(model: Path) -> None:
@@ -103,7 +100,19 @@ GOOD: dict[str, tuple[dict[str, Any], Change]] = {
     "with its template in the settings": ({}, template_in_settings),
     "with Llama 2's tokenizer": ({}, llama_2_tokenizer),
     "with a card and a licence": ({}, both(write("README.md", _CARD), write("LICENSE.txt", "MIT License\n\n..."))),
-    "Mistral": ({}, as_mistral),
+    "Mistral": ({}, other("mistral")),
+    "Mistral without a window": ({}, other("mistral", sliding_window=None)),
+    "Qwen2": ({}, other("qwen2")),
+    "Qwen2, stretched by yarn": ({}, other("qwen2", rope_scaling={"type": "yarn", "factor": 4.0})),
+    "Qwen3": ({}, other("qwen3", attention_bias=True)),
+    "Gemma 2": ({}, other("gemma2")),
+    "Gemma 3": ({}, other("gemma3_text", rope_scaling={"rope_type": "linear", "factor": 8.0})),
+    "GPT-2": ({}, other("gpt2")),
+    "GPT-2 with masks and short names": (
+        {},
+        other("gpt2", renamed_tensors(lambda name: name.removeprefix("transformer."), _MASKS)),
+    ),
+    "with frequencies beside the weights": ({}, renamed_tensors(str, _BUFFERS)),
     "as transformers 5 writes it": ({}, as_transformers_5),
     "with special tokens of their own": ({}, write(SPECIAL_TOKENS, '{"eos_token": {"content": "<|im_end|>"}}')),
     "with two ends of text": ({}, change(GENERATION_CONFIG, eos_token_id=[0, 2])),

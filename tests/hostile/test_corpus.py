@@ -19,17 +19,14 @@ import pytest
 
 from dataplane.contracts import verdict as contract
 from dataplane.contracts.verdict import CHECKS, MAX_CARD_BYTES, CheckState, Verdict
-from tests.hostile import folder_cases, template_cases, text_cases, tokenizer_cases, weights_cases
+from tests.hostile import architecture_cases, folder_cases, template_cases, text_cases, tokenizer_cases, weights_cases
 from tests.hostile.case import ACCEPTED, EITHER, Case
 from tests.hostile.good_models import GOOD, LARGE, SMALL, large_vocabulary, make
 from tests.text.tokenizer_files import BUNDLED
 from tests.tiny_models import make_tiny_llama
 
-CASES = [
-    case
-    for module in (weights_cases, folder_cases, text_cases, tokenizer_cases, template_cases)
-    for case in module.CASES
-]
+MODULES = (weights_cases, architecture_cases, folder_cases, text_cases, tokenizer_cases, template_cases)
+CASES = [case for module in MODULES for case in module.CASES]
 CORPUS = {f"{case.family}: {case.name}"[:90]: case for case in CASES}
 _SIDE_BY_SIDE = 2
 
@@ -144,13 +141,7 @@ def test_a_hostile_folder_is_refused_or_harmless(
 
 
 def test_the_corpus_is_large_and_has_every_family() -> None:
-    assert (
-        len(CORPUS)
-        == sum(
-            len(module.CASES) for module in (weights_cases, folder_cases, text_cases, tokenizer_cases, template_cases)
-        )
-        >= 300
-    )
+    assert len(CORPUS) == sum(len(module.CASES) for module in MODULES) >= 300
     assert len({case.family for case in CORPUS.values()}) >= 15
     assert len(set(folder_cases.ODD_NAMES)) == len(folder_cases.ODD_NAMES) >= 60
 
