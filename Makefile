@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/installed
 
-.PHONY: help setup test-setup up down test soak lint types model shots bench memory peers
+.PHONY: help setup test-setup up down test soak lint types model shots bench memory gpu peers
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -42,9 +42,11 @@ test: test-setup model  ## everything CI checks
 	@$(RUN) -m stack.checks
 
 soak: test-setup model  ## the long versions of races, fuzzing, faults, uploads and memory plans (many minutes)
+	@$(RUN) -m pytest -q --hypothesis-profile=soak tests/contracts tests/spool tests/engine
 	@$(RUN) -m pytest -q -m slow tests/races
 	@$(RUN) -m pytest -q -m slow tests/api tests/contracts
 	@$(RUN) -m pytest -q -m slow tests/engine
+	@$(RUN) -m pytest -q -m slow tests/kernels
 	@$(RUN) -m pytest -q -m slow tests/e2e
 	@$(RUN) -m pytest -q -m slow tests/faults
 	@$(RUN) -m pytest -q -m slow tests/journeys
@@ -57,6 +59,10 @@ bench: setup model  ## time the worker beside vLLM in one run (after make peers)
 
 memory: setup model  ## hold the memory planner against replicas that run (some minutes)
 	@PYTHONPATH=tests $(RUN) tests/bench/memory.py
+
+gpu: $(STAMP)  ## hold the GPU's kernels against their references, and time them (needs a GPU, and torch for it)
+	@PYTHONPATH=tests:. $(RUN) tests/bench/gpu.py
+	@$(RUN) -m pytest -q tests/gpu
 
 peers: $(STAMP)  ## install the engines that make bench compares with
 	@$(RUN) tests/bench/install_peers.py
