@@ -164,8 +164,8 @@ def _least_kept(weights: Tensor, params: SamplingParams) -> float:
 
     The weight of the likeliest is 1, which min_p is a part of.
 
-    Sorting a vocabulary takes milliseconds, finding its greatest few does not: guess how many the nucleus holds, widen
-    until they suffice.
+    A nucleus is nearly always small, and finding the greatest few is quicker than sorting a vocabulary. Where it is
+    not, numpy sorts in a thirtieth of torch's time.
     """
     vocab = len(weights)
     border = params.min_p
@@ -174,9 +174,9 @@ def _least_kept(weights: Tensor, params: SamplingParams) -> float:
     if params.top_p >= 1:
         return border
     mass = params.top_p * (weights if border == 0 else weights[weights >= border]).sum().item()
-    for count in (_NUCLEUS_FIRST_GUESS, 16 * _NUCLEUS_FIRST_GUESS, vocab):
-        likeliest = weights.topk(min(count, vocab)).values
+    likeliest = weights.topk(min(_NUCLEUS_FIRST_GUESS, vocab)).values
+    inside = int(torch.searchsorted(likeliest.cumsum(0), mass).item())
+    if inside == len(likeliest) < vocab:
+        likeliest = torch.from_numpy(np.sort(weights.cpu().numpy())[::-1].copy())
         inside = int(torch.searchsorted(likeliest.cumsum(0), mass).item())
-        if inside < len(likeliest):
-            return max(border, likeliest[inside].item())
-    return border
+    return max(border, likeliest[inside].item()) if inside < len(likeliest) else border
