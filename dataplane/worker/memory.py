@@ -11,6 +11,14 @@ def anonymous_bytes(*pids: int) -> int:
     return sum(_of(pid) for pid in pids if pid)
 
 
+def children_of(pid: int) -> list[int]:
+    """Return the processes that the main thread of ``pid`` has started; none where the kernel keeps no list of them."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
 def _of(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -38,7 +38,7 @@ from dataplane.worker import lifecycle
 from dataplane.worker.doors import Caller
 from dataplane.worker.engine_client import EngineClient, LoadError
 from dataplane.worker.lifecycle import Event, TransitionError
-from dataplane.worker.memory import anonymous_bytes
+from dataplane.worker.memory import anonymous_bytes, children_of
 
 EXIT_FAILED = 1
 EXIT_ENGINE_LOST = 70
@@ -171,7 +171,9 @@ class Replica:
             context_tokens=model.context_tokens if model else 0,
             load=self.engine.load,
             tenants=self.engine.tenants,
-            memory_bytes=anonymous_bytes(os.getpid(), self.engine.pid, self.tokenizer.pid or 0),
+            memory_bytes=anonymous_bytes(
+                os.getpid(), self.engine.pid, *children_of(self.engine.pid), self.tokenizer.pid or 0
+            ),
             converted=self.engine.converted,
         )
 

@@ -14,6 +14,7 @@ from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import RowFailure
 from dataplane.text import grammar
 from dataplane.worker.masks import Grammar, MaskedSequence, Masks
+from dataplane.worker.memory import children_of
 
 VOCAB, END = 320, 2
 LETTER = {letter: 3 + ord(letter) for letter in "abcdefgh"}
@@ -21,8 +22,16 @@ LETTER = {letter: 3 + ord(letter) for letter in "abcdefgh"}
 RULES = grammar.of_regex("a(b|c)*d")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def masks(tiny_model: Path) -> Iterator[Masks]:
+    """One for every test whose sequences it may outlive."""
+    found = Masks(tiny_model, VOCAB, [END])
+    yield found
+    found._close()
+
+
+@pytest.fixture
+def own_masks(tiny_model: Path) -> Iterator[Masks]:
     found = Masks(tiny_model, VOCAB, [END])
     yield found
     found._close()
@@ -114,8 +123,9 @@ def test_without_a_tokenizer_grammars_fail_and_nothing_else(tmp_path: Path) -> N
 
 
 def test_compiled_grammars_are_kept_by_tenant_and_used_ones_never_forgotten(
-    masks: Masks, monkeypatch: pytest.MonkeyPatch
+    own_masks: Masks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    masks = own_masks
     monkeypatch.setattr("dataplane.worker.masks._MAX_GRAMMARS", 2)
     used = compiled(masks)
     sequence = masks.constrain(submit())
@@ -128,9 +138,11 @@ def test_compiled_grammars_are_kept_by_tenant_and_used_ones_never_forgotten(
     sequence.close()
 
 
-def test_it_is_stopped_when_nobody_needs_it_and_started_when_somebody_does(masks: Masks) -> None:
+def test_it_is_stopped_when_nobody_needs_it_and_started_when_somebody_does(own_masks: Masks) -> None:
+    masks = own_masks
     assert masks.pid is None
     compiled(masks)
+    assert masks.pid in children_of(os.getpid())  # so that its memory counts as the replica's
     sequence = masks.constrain(submit())
     with pytest.raises(RuntimeError, match="1 sequences"):
         masks.stop()
