@@ -102,7 +102,7 @@ class Sequences:
         return f"{rows} {self.group}x{self.kv_heads}x{self.head_dim} {dtypes} {self.options or ''}".strip()
 
     def inputs(self, generator: torch.Generator) -> tuple[list[Any], dict[str, Any]]:
-        """Make query, pool and rows; what nobody may read is NaN, or a code with a scale of NaN."""
+        """Make query, pool and rows, padded by a token and a tile; what nobody may read is NaN, or a scale of NaN."""
         counts, positions = torch.tensor(self.counts), torch.tensor(self.positions)
         ends = (counts + positions).tolist()
         blocks = [-(-end // BLOCK_SIZE) for end in ends]
@@ -117,10 +117,10 @@ class Sequences:
             place = tables[row].long()[at // BLOCK_SIZE], at % BLOCK_SIZE
             pool[place] = torch.randn(len(at), *pool.shape[2:], generator=generator)
             scales[place] = torch.rand(len(at), *pool.shape[2:4], generator=generator) / 40
-        query = torch.randn(int(counts.sum()), self.group * self.kv_heads, self.head_dim, generator=generator)
+        query = torch.randn(int(counts.sum()) + 1, self.group * self.kv_heads, self.head_dim, generator=generator)
         standing = [torch.arange(p, p + count) for p, count in zip(self.positions, self.counts, strict=True)]
         rows = AttentionRows(
-            positions=torch.cat(standing).int(),
+            positions=torch.cat((*standing, torch.tensor([-1]))).int(),
             tiles=torch.cat((attention_tiles(counts, positions, self.group), torch.zeros(1, 4, dtype=torch.int32))),
             block_tables=tables,
             context_tokens=max(ends),
@@ -132,7 +132,12 @@ class Sequences:
 
     def case(self) -> Case:
         """Return the case of paged attention."""
-        return Case(str(self), paged_attention.paged_attention, _reference_attention, self.inputs)
+        return Case(str(self), _attention, _reference_attention, self.inputs)
+
+
+def _attention(query: Tensor, pool: Tensor, rows: AttentionRows, **options: Any) -> Tensor:
+    attended = paged_attention.paged_attention(query, pool, rows, **options)
+    return attended[: int((rows.positions >= 0).sum())]
 
 
 def _reference_attention(query: Tensor, pool: Tensor, rows: AttentionRows, **options: Any) -> Tensor:

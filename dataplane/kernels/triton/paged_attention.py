@@ -177,7 +177,7 @@ def _splits(
     return split, first_split, (tile + tile_tokens - 1) // split - first_split + 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("slots",))  # or the length of a context would set off compiling
 def _attend(
     query: tl.tensor,
     pool: tl.tensor,
@@ -286,7 +286,7 @@ def _soften(scores: tl.tensor, greatest: tl.tensor) -> tuple[tl.tensor, tl.tenso
     return higher, tl.exp2(greatest - reference), tl.exp2(scores - reference[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("slots",))
 def _reduce(
     partial: tl.tensor,
     weights: tl.tensor,

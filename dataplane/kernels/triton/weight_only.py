@@ -122,13 +122,13 @@ def _launch(
     )  # fmt: skip
     if cut.splits > 1:
         _add_splits[(tokens, triton.cdiv(outputs, 1024))](
-            partial, out if bias is None else bias, out, tokens, outputs,
+            partial, out if bias is None else bias, out, outputs,
             splits=cut.splits, biased=bias is not None, tile=1024,
         )  # fmt: skip
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("tokens",))
 def _multiply_int8(
     rows: tl.tensor,
     codes: tl.tensor,
@@ -166,7 +166,7 @@ def _multiply_int8(
     _finish(sums, channel, row, bias, out, partial, tokens, outputs, splits, biased)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("tokens",))
 def _multiply_int4(
     rows: tl.tensor,
     codes: tl.tensor,
@@ -240,7 +240,6 @@ def _add_splits(
     partial: tl.tensor,
     bias: tl.tensor,
     out: tl.tensor,
-    tokens: tl.int32,
     outputs: tl.int32,
     splits: tl.constexpr,
     biased: tl.constexpr,
