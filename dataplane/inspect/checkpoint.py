@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from dataplane.contracts import strict_json
-from dataplane.contracts.model_config import ModelConfig, expected_tensors, ignored_tensors, tensor_name
+from dataplane.contracts.model_config import ModelConfig, ignored_tensors, stored_tensors, tensor_name
 from dataplane.inspect import names
 from dataplane.inspect.folder import File
 from dataplane.inspect.refusals import Refusals, Refused, shown
@@ -90,10 +90,10 @@ def check_tensors(config: ModelConfig, found: Mapping[str, Tensors]) -> None:
     """Compare with what the config yields.
 
     Raises:
-        Refused: tensors missing, too many, or of another shape.
+        Refused: tensors missing, too many, or of another shape; codes or scales of another dtype.
     """
-    expected = expected_tensors(config)
-    there = {name: tensor.shape for name, tensor in named_tensors(config, found).items()}
+    expected = stored_tensors(config)
+    there = named_tensors(config, found)
     missing, extra = expected.keys() - there.keys(), there.keys() - expected.keys()
     if missing:
         raise Refused(f"the weights lack {_some(missing)}", "Give the whole checkpoint that belongs to config.json.")
@@ -104,11 +104,16 @@ def check_tensors(config: ModelConfig, found: Mapping[str, Tensors]) -> None:
         )
     if extra:
         raise Refused(f"the weights have {_some(extra)}, which the config does not ask for", "Leave them out.")
-    for name, shape in expected.items():
-        if there[name] != shape:
+    for name, (dtype, shape) in expected.items():
+        if there[name].shape != shape:
             raise Refused(
-                f"{name} has the shape {list(there[name])}, config.json asks for {list(shape)}",
+                f"{name} has the shape {list(there[name].shape)}, config.json asks for {list(shape)}",
                 "Give the config.json that belongs to the weights.",
+            )
+        if dtype and there[name].dtype != dtype:
+            raise Refused(
+                f"{name} has the dtype {there[name].dtype}, and it is {dtype} in weights of {config.quantisation}",
+                "Quantise the original again.",
             )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dataplane.inspect.folder import File
 from dataplane.inspect.refusals import Refused
-from dataplane.inspect.safetensors_header import DTYPE_BYTES, Tensor
+from dataplane.inspect.safetensors_header import CODE_BYTES, DTYPE_BYTES, Tensor
 
 _CHUNK_BYTES = 1 << 20  # fits a core's cache, so the scan costs little beside the digest; a multiple of every dtype
 _EXPONENT = {"F32": 0x7F80_0000, "F16": 0x7C00, "BF16": 0x7F80}
@@ -42,7 +42,7 @@ def scan(file: File, tensors: dict[str, Tensor], count: Callable[[int], None]) -
             part = chunk[: min(_CHUNK_BYTES, tensor.end - offset)]
             file.read_into(part, offset)
             digest.update(part)
-            element = _first_not_finite(part, tensor.dtype)
+            element = None if tensor.dtype in CODE_BYTES else _first_not_finite(part, tensor.dtype)
             if element is not None:
                 number = (offset - tensor.begin) // DTYPE_BYTES[tensor.dtype] + element
                 raise Refused(f"{name} is NaN or infinite at element {number}", _MEND)

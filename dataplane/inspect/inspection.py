@@ -2,10 +2,10 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dataplane.contracts import strict_json
+from dataplane.contracts import memory, strict_json
 from dataplane.contracts.catalog import VersionFile
 from dataplane.contracts.model_config import ConfigError, ModelConfig, add_generation_config, parse_config
 from dataplane.contracts.verdict import ModelCard, Progress, Verdict
@@ -15,6 +15,7 @@ from dataplane.inspect.checklist import Checklist, Tell
 from dataplane.inspect.checkpoint import Tensors
 from dataplane.inspect.folder import File, open_files
 from dataplane.inspect.refusals import Refusals, Refused
+from dataplane.inspect.safetensors_header import Tensor
 from dataplane.text.template import MAX_TEMPLATE_BYTES, TemplateFailed, check_syntax
 from dataplane.text.template_source import MAX_SETTINGS_BYTES, SETTINGS, template_source
 from dataplane.text.tokenizer_components import TokenizerRefused
@@ -75,7 +76,7 @@ class _Inspection:
             refusals=self.refusals.all(),
             files=listed,
             config=config,
-            num_parameters=sum(math.prod(tensor.shape) for tensor in stored),
+            num_parameters=_num_parameters(config, stored),
             weight_bytes=sum(tensor.end - tensor.begin for tensor in stored),
             has_chat_template=has_template,
             checks=self.checklist.all(),
@@ -168,7 +169,14 @@ class _Inspection:
         return tuple(VersionFile(name, digests[name], files[name].size_bytes) for name in sorted(files))
 
 
-_DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
+_DTYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16", "I8": "int8", "U8": "int4"}
+
+
+def _num_parameters(config: ModelConfig | None, stored: Sequence[Tensor]) -> int:
+    """What is stored, or stands for it: codes are packed, and scales are no parameters."""
+    if config is not None and config.quantisation:
+        return memory.num_parameters(config)
+    return sum(math.prod(tensor.shape) for tensor in stored)
 
 
 def _configured(read: Callable[[], ModelConfig]) -> ModelConfig:

@@ -19,6 +19,9 @@ _MAX_RANK = 4
 _MAX_SIZE = 1 << 40
 _MAX_METADATA_ENTRIES = 1000
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+CODE_BYTES = {"I8": 1, "U8": 1}
+"""Integers are codes of quantised matrices, whose names end so; see ``contracts/model_config/quantisation.py``."""
+_CODES = ".codes"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}", re.ASCII)
 _MEND = "Save the model again with save_pretrained."
 
@@ -86,7 +89,8 @@ def _tensor(name: str, entry: object, data: int) -> Tensor:
     if type(entry) is not dict or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise Refused(f"the entry of {name} does not have exactly dtype, shape and data_offsets", _MEND)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if type(dtype) is not str or dtype not in DTYPE_BYTES:
+    sizes = DTYPE_BYTES | CODE_BYTES if name.endswith(_CODES) else DTYPE_BYTES
+    if type(dtype) is not str or dtype not in sizes:
         known = ", ".join(DTYPE_BYTES)
         raise Refused(f"{name} has the dtype {shown(str(dtype))}", f"Save the weights in one of {known}.")
     if type(shape) is not list or not 0 < len(shape) <= _MAX_RANK or not all(map(_is_size, shape)):
@@ -94,7 +98,7 @@ def _tensor(name: str, entry: object, data: int) -> Tensor:
     if type(offsets) is not list or len(offsets) != 2 or not all(type(offset) is int for offset in offsets):
         raise Refused(f"the offsets of {name} are not two integers", _MEND)
     begin, end = offsets
-    if begin < 0 or end - begin != math.prod(shape) * DTYPE_BYTES[dtype]:
+    if begin < 0 or end - begin != math.prod(shape) * sizes[dtype]:
         raise Refused(f"the offsets of {name} do not fit its shape and dtype", _MEND)
     return Tensor(dtype, tuple(shape), data + begin, data + end)
 

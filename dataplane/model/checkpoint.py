@@ -3,9 +3,9 @@
 Headers and the set of tensors are checked by the inspector's own code, so that what it accepts is what is read here.
 """
 
+import mmap
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +16,9 @@ from dataplane.inspect.refusals import Refused
 from dataplane.inspect.safetensors_header import Tensor as Place
 from dataplane.inspect.safetensors_header import header_length, read_header
 
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_DTYPES = {
+    "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I8": torch.int8, "U8": torch.uint8,
+}  # fmt: skip
 
 
 class CheckpointError(ValueError):
@@ -31,12 +33,15 @@ class Checkpoint:
     """
 
     def __init__(self, model_dir: Path, config: ModelConfig) -> None:
+        self._files: list[mmap.mmap] = []
         places: dict[str, dict[str, Place]] = {}
         mapped: dict[str, Tensor] = {}
         for path in weight_files(model_dir):
             places[path.name] = _header(path)
-            # copy on write: torch wants writable memory, and nothing here writes
-            raw = torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))
+            with path.open("rb") as file:
+                # copy on write: torch wants writable memory, and nothing here writes
+                self._files.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+            raw = torch.frombuffer(self._files[-1], dtype=torch.uint8)
             mapped |= {tensor_name(config, name): _mapped(raw, place) for name, place in places[path.name].items()}
         try:
             check_tensors(config, places)
@@ -50,7 +55,13 @@ class Checkpoint:
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def read(self, name: str) -> Tensor:
-        """Return the tensor called ``name``, backed by the file."""
+        """Return the tensor called ``name``, backed by the file.
+
+        What was read before it is let go of, so that a conversion never holds a whole checkpoint: whoever looks at an
+        earlier tensor again has the kernel fetch its pages again.
+        """
+        for file in self._files:
+            file.madvise(mmap.MADV_DONTNEED)
         return self._tensors[name]
 
 

@@ -158,13 +158,13 @@ def _attach_or_convert(
         _log.warning("runtime_weights_discarded", folder=str(folder), reason=str(error))
         runtime_format.discard(folder)
     checkpoint = Checkpoint(model_dir, identity.config)
-    done_bytes = 0
+    read_bytes: dict[str, int] = {}  # by name, for a tensor may be read more than once
 
     def read(name: str) -> Tensor:
-        nonlocal done_bytes
         tensor = checkpoint.read(name)
-        done_bytes += tensor.nbytes
-        progress(CONVERT, done_bytes, checkpoint.total_bytes)
+        if name not in read_bytes:
+            read_bytes[name] = tensor.nbytes
+            progress(CONVERT, sum(read_bytes.values()), checkpoint.total_bytes)
         return tensor
 
     runtime_format.write(folder, identity, packed_tensors(identity.config, program, identity.dtype, read))

@@ -1,12 +1,13 @@
 """What the runtime format holds: the matrices of a program packed for the kernels, and its vectors in fp32."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dataplane.contracts.model_config import ModelConfig
+from dataplane.contracts.model_config import ModelConfig, expected_tensors
+from dataplane.contracts.model_config.quantisation import PARTS
 from dataplane.kernels import panels
 from dataplane.model.architectures import architecture_of
 from dataplane.model.program import Embed, Linear, Program
@@ -41,6 +42,9 @@ def packed_tensors(
         PackingError: a weight too large for the precision.
     """
     matrices = matrix_shapes(program)
+    if config.quantisation in PARTS:
+        yield from _stored_codes(config, matrices, read)
+        return
     for name, tensor in architecture_of(config).tensors(config, read):
         if name not in matrices:
             yield name, _vector(name, tensor)
@@ -49,6 +53,37 @@ def packed_tensors(
             yield name, panels.pack(tensor, precision)
         except ValueError as error:
             raise PackingError(f"{name}: {error}") from error
+
+
+def _stored_codes(
+    config: ModelConfig, matrices: Collection[str], read: Callable[[str], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield what a quantised folder's matrices pack to, bit for bit.
+
+    An architecture joins and reorders the rows of matrices; rows of codes, scales and minimums go the same way.
+    """
+    whole = expected_tensors(config)
+
+    def reader(part: str) -> Callable[[str], Tensor]:
+        return lambda name: read(f"{name}.{part}" if len(whole[name]) == 2 else name)
+
+    scheme = config.quantisation
+    streams = [architecture_of(config).tensors(config, reader(part)) for part in PARTS[scheme]]
+    for named in zip(*streams, strict=True):
+        (name, first), *_ = named
+        if name not in matrices:
+            yield name, _vector(name, first)
+            continue
+        codes = _unpacked(first, scheme)
+        groups = codes.shape[1] // panels.GROUP_INPUTS[scheme]
+        yield name, panels.assemble([codes, *(part[:, :groups] for _, part in named[1:])], scheme)
+
+
+def _unpacked(codes: Tensor, scheme: str) -> Tensor:
+    """Return stored codes as one uint8 each."""
+    if scheme == "int8":
+        return codes.view(torch.uint8)
+    return torch.stack((codes & 15, codes >> 4), dim=-1).flatten(1)
 
 
 def as_packed(program: Program, precision: str, tensors: Mapping[str, Tensor]) -> Packed:

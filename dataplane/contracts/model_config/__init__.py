@@ -23,12 +23,13 @@ from dataplane.contracts.model_config.fields import Fields, shown
 from dataplane.contracts.model_config.gemma import GEMMA_2, GEMMA_3
 from dataplane.contracts.model_config.gpt2 import GPT_2
 from dataplane.contracts.model_config.llama import LLAMA, MISTRAL
-from dataplane.contracts.model_config.quantisation import read_quantisation
+from dataplane.contracts.model_config.quantisation import Stored, read_quantisation, stored
 from dataplane.contracts.model_config.qwen import QWEN_2, QWEN_3
 
 __all__ = [
     "FAMILIES", "MAX_CONFIG_BYTES", "ConfigError", "LinearScaling", "Llama3Scaling", "ModelConfig", "RopeScaling",
-    "YarnScaling", "add_generation_config", "expected_tensors", "ignored_tensors", "parse_config", "tensor_name",
+    "YarnScaling", "add_generation_config", "expected_tensors", "ignored_tensors", "parse_config", "stored_tensors",
+    "tensor_name",
 ]  # fmt: skip
 
 MAX_CONFIG_BYTES: Final = 256 * 1024
@@ -47,7 +48,7 @@ def parse_config(raw: bytes) -> ModelConfig:
     fields = _fields(raw, "config.json")
     family = _family(fields)
     fields.refuse_code()
-    config = replace(family.read(fields), quantisation=read_quantisation(fields))
+    config = replace(family.read(fields), quantisation=read_quantisation(fields, outputs_first=family.outputs_first))
     fields.close(family.fixed, family.harmless)
     return config
 
@@ -67,6 +68,15 @@ def add_generation_config(config: ModelConfig, raw: bytes) -> ModelConfig:
 def expected_tensors(config: ModelConfig) -> Shapes:
     """Return the exact tensors of the Hugging Face checkpoint by name; shapes are as stored, unless quantised."""
     return FAMILIES[config.architecture].tensors(config)
+
+
+def stored_tensors(config: ModelConfig) -> dict[str, Stored]:
+    """Return the exact tensors of the folder by name: as expected, but for the matrices that are quantised."""
+    return {
+        name: kept
+        for whole, shape in expected_tensors(config).items()
+        for name, kept in stored(whole, shape, config.quantisation).items()
+    }
 
 
 def ignored_tensors(config: ModelConfig) -> Shapes:

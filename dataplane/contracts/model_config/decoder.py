@@ -29,6 +29,7 @@ class Family:
         tensors: what a checkpoint must hold.
         ignored: what it may hold besides.
         prefix: what older tools leave out in front of the names of tensors.
+        outputs_first: whether matrices are (out features, in features), as they must be to be stored quantised.
     """
 
     model_type: str
@@ -39,6 +40,7 @@ class Family:
     tensors: Callable[[ModelConfig], Shapes]
     ignored: Callable[[ModelConfig], Shapes]
     prefix: str = ""
+    outputs_first: bool = True
 
     def tensor_name(self, stored: str) -> str:
         """Return the full name of a tensor."""

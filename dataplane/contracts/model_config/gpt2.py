@@ -92,4 +92,5 @@ GPT_2 = Family(
     tensors=_tensors,
     ignored=_masks,
     prefix="transformer.",
+    outputs_first=False,
 )  # fmt: skip

@@ -21,6 +21,7 @@ SCHEMES: Final = ("int8", "int4", "kv-int8")
 """Weights as integers, or the wish that keys and values be kept as such."""
 GROUP_INPUTS: Final = {"int8": 64, "int4": 32}
 PARTS: Final = {"int8": ("codes", "scales"), "int4": ("codes", "scales", "minimums")}
+TURNED: Final = "matrices of this family are stored inputs first, and are quantised only when they are loaded"
 _METHOD: Final = "pagoda"
 _CODE_DTYPES: Final = {"int8": "I8", "int4": "U8"}
 _CODES_OF_A_BYTE: Final = {"int8": 1, "int4": 2}
@@ -29,16 +30,21 @@ Stored = tuple[str, tuple[int, ...]]
 """dtype in the names of safetensors, empty for any float; and shape."""
 
 
-def read_quantisation(fields: Fields) -> str:
-    """Return the scheme of ``quantization_config``, empty where there is none; another tool's is refused."""
+def read_quantisation(fields: Fields, *, outputs_first: bool) -> str:
+    """Return the scheme of ``quantization_config``, empty where there is none; another tool's is refused.
+
+    Args:
+        fields: of the config.
+        outputs_first: whether the family's matrices are [outputs, inputs], which groups of inputs need.
+    """
     value = fields.get("quantization_config")
     if value is None:
         return ""
     ours = next((scheme for scheme in SCHEMES if value == written(scheme)), "")
-    if not ours:
+    if not ours or (ours in PARTS and not outputs_first):
         fields.refuse(
             "quantization_config",
-            "weights quantised by another tool cannot be read",
+            "weights quantised by another tool cannot be read" if not ours else TURNED,
             "Upload the weights in fp32, fp16 or bf16 and remove quantization_config.",
         )
     return ours
