@@ -350,6 +350,26 @@ def quick_to_compile() -> list[Case]:
     return [attention, *linear_cases(((1, 512, 64),), (4,), (BF16,)), *norm_cases((576,), (BF16,))]
 
 
+def all_to_compile() -> list[Case]:
+    """Minutes of compiling: what differs in machine code between the models that we run."""
+    one = Sequences((0,), (1,), head_dim=128, query=BF16, pool=BF16)
+    attention = [replace(one, group=group) for group in (1, 3, 5, 8, 32)]
+    for query, pool in ((FP32, FP32), (FP16, FP16), (BF16, BF16), (FP32, INT8), (BF16, INT8)):
+        attention += [replace(one, head_dim=head_dim, query=query, pool=pool) for head_dim in (64, 96, 128, 256)]
+    attention += [replace(one, head_dim=256, options=options) for options in ({"window": 1024}, {"softcap": 50.0})]
+    floats = (FP32, FP16, BF16)
+    return [
+        *(sequences.case() for sequences in attention),
+        *write_cases(((FP32, FP32), (BF16, BF16), (FP32, INT8), (BF16, INT8)), ((3, 64), (8, 128), (4, 256))),
+        *norm_cases((128, 576, 4096), floats),
+        *rotary_cases(((12, 64, 64), (40, 128, 128), (9, 256, 256)), floats),
+        *gated_cases((1536,), floats),
+        *linear_cases(((1, 576, 64), (64, 2048, 4096)), (4, None, 64), floats),
+        *likeliest_cases((600,)),
+        *draw_cases((600,)),
+    ]
+
+
 def all_cases() -> list[Case]:
     """Minutes in the interpreter; every configuration that a model can ask for."""
     floats = (FP32, FP16, BF16)
