@@ -297,8 +297,8 @@ class Scheduler:
 
     def _prompt_units(self, sequence: Sequence, end: int) -> float:
         """Return what the prompt up to position ``end`` costs beyond what was paid: recompute is free."""
-        unpaid = min(end, sequence.num_prompt_tokens) - sequence.charged_tokens
-        if unpaid <= 0:
-            return 0.0
+        if sequence.charged_tokens >= sequence.num_prompt_tokens:
+            return 0.0  # as for every row that decodes
+        unpaid = max(0, min(end, sequence.num_prompt_tokens) - sequence.charged_tokens)
         cached = min(unpaid, max(0, sequence.prefix_tokens - sequence.charged_tokens))
         return self._config.cached_weight * cached + self._config.input_weight * (unpaid - cached)
