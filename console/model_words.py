@@ -1,6 +1,6 @@
 """What a version holds, in words. Pure."""
 
-from dataplane.contracts.model_config import ModelConfig
+from dataplane.contracts.model_config import LinearScaling, Llama3Scaling, ModelConfig, YarnScaling
 
 STATES = {
     "uploading": "Its files are being uploaded.",
@@ -22,6 +22,12 @@ _FIELDS = {
     "context_tokens": "Context, tokens",
     "rms_norm_eps": "Epsilon of the norms",
     "rope_theta": "Base of the rotary positions",
+    "rope_scaling": "Stretch of the rotary positions",
+    "sliding_rope_theta": "Base of the rotary positions in sliding layers",
+    "sliding_window": "Window of sliding layers, tokens",
+    "attention_scale": "Scale of attention scores",
+    "attention_softcap": "Bound of attention scores",
+    "logit_softcap": "Bound of logits",
     "tied_embeddings": "Tied embeddings",
     "attention_bias": "Bias in attention",
     "mlp_bias": "Bias in the MLP",
@@ -35,6 +41,17 @@ _FIELDS = {
     "has_chat_template": "Chat template",
     "licence": "Licence",
 }
+
+_FAMILIES = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "gemma2": "Gemma 2",
+    "gemma3_text": "Gemma 3",
+    "gpt2": "GPT-2",
+}
+"""What people call an architecture."""
 
 
 def field(name: str) -> str:
@@ -54,7 +71,9 @@ def value(found: object) -> str:
         return f"{found:,.0f}" if found >= 1 else f"{found:g}"
     if isinstance(found, tuple):
         return ", ".join(str(each) for each in found)
-    return str(found)
+    if isinstance(found, LinearScaling | Llama3Scaling | YarnScaling):
+        found = f"{found.factor:g} times, {type(found).__struct_config__.tag}"
+    return _FAMILIES.get(str(found), str(found))
 
 
 def sentence(config: ModelConfig) -> str:
@@ -62,9 +81,11 @@ def sentence(config: ModelConfig) -> str:
     heads = f"{config.num_heads} attention heads"
     if config.num_kv_heads != config.num_heads:
         heads += f" that share {config.num_kv_heads} of keys and values"
+    if config.sliding_layers:
+        heads += f"; {len(config.sliding_layers)} of its layers see the last {config.sliding_window:,} tokens"
     tied = "; input and output share one table of embeddings" if config.tied_embeddings else ""
     return (
-        f"A {config.architecture.capitalize()} of {config.num_layers} layers, {config.hidden_size:,} wide, with "
+        f"A {_FAMILIES[config.architecture]} of {config.num_layers} layers, {config.hidden_size:,} wide, with "
         f"{heads}. It knows {config.vocab_size:,} tokens{tied}, reads up to {config.context_tokens:,} of them at once, "
         f"and was saved in {config.weight_dtype}."
     )

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dataplane.contracts.catalog import VersionFile
-from dataplane.contracts.model_config import ModelConfig, expected_tensors
+from dataplane.contracts.model_config import ModelConfig, RopeScaling, expected_tensors
 
-Value = str | int | float | bool | None | tuple[int, ...]
+Value = str | int | float | bool | None | tuple[int, ...] | RopeScaling
 
 
 class Part(StrEnum):
