@@ -1,10 +1,12 @@
 """What every executor of a program offers, and the choice between them."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dataplane.kernels.cpu.library import load_library
 from dataplane.model.kv_pool import KvPool
@@ -28,11 +30,24 @@ class Executor(Protocol):
     def run(self, step: Step, pool: KvPool) -> None:
         """Compute everything before the selection; the keys and values of ``step`` are then in ``pool``."""
 
+    def residual(self, tokens: int) -> Tensor:
+        """Return the residual rows [tokens, width] of the last step, good until it computes again."""
+
+    def put_residual(self, rows: Tensor) -> None:
+        """Go on from ``rows`` [n, width], which may be more than a step has: in a step, or for logits."""
+
     def logits(self, at: NDArray[np.int32]) -> Logits:
         """Compute the rest for the tokens ``at`` [n] of the last step (indices into its tokens)."""
 
 
-def make_executor(program: Program, weights: Packed, limits: StepLimits, threads: int) -> Executor:
+def make_executor(
+    program: Program,
+    weights: Packed,
+    limits: StepLimits,
+    threads: int,
+    *,
+    all_reduce: Callable[[Tensor], None] = lambda part: None,
+) -> Executor:
     """Return the fastest executor that this machine and this program allow.
 
     Args:
@@ -40,10 +55,11 @@ def make_executor(program: Program, weights: Packed, limits: StepLimits, threads
         weights: with these.
         limits: of its steps.
         threads: to compute with.
+        all_reduce: replaces what it is given by the sum over the ranks that share the program's layers.
     """
     library = load_library()
     reason = "the kernels are not built, or not for this processor" if library is None else unsupported(program)
     if library is None or reason:
         _log.warning("kernels_not_used", reason=reason)
-        return ReferenceExecutor(program, weights)
-    return NativeExecutor(library, program, weights, limits, threads)
+        return ReferenceExecutor(program, weights, all_reduce)
+    return NativeExecutor(library, program, weights, limits, threads, all_reduce=all_reduce)

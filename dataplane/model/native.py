@@ -15,6 +15,8 @@ from dataplane.model.kv_pool import KvPool
 from dataplane.model.logits import Logits
 from dataplane.model.packing import Packed
 from dataplane.model.program import (
+    RESIDUAL,
+    AllReduce,
     Angles,
     Attention,
     Cache,
@@ -56,20 +58,29 @@ class NativeExecutor:
         weights: kept alive and read in place.
         limits: of its steps.
         threads: of the team, the caller's among them.
+        all_reduce: replaces a register's rows, in place, by their sum over the ranks of a tensor parallel group.
 
     Raises:
         MemoryError: no memory for the registers.
     """
 
     def __init__(
-        self, library: ctypes.CDLL, program: Program, weights: Packed, limits: StepLimits, threads: int
+        self,
+        library: ctypes.CDLL,
+        program: Program,
+        weights: Packed,
+        limits: StepLimits,
+        threads: int,
+        *,
+        all_reduce: Callable[[Tensor], None] = lambda part: None,
     ) -> None:
         self._library, self._program, self._weights = library, program, weights
+        self._all_reduce = all_reduce
         self._handle: int | None = None
         self._alive: list[Tensor] = []
         self._registers = {name: index for index, name in enumerate(program.widths)}
         sampled = _sampled_registers(program)
-        operations = [self._translated(operation) for operation in program.operations]
+        operations = [self._translated(one) for one in program.operations if not isinstance(one, AllReduce)]
         operations.append(native.Operation(
             kind=_GREEDY, source=self._registers["logits"], target=-1, inputs=program.widths["logits"]
         ))  # fmt: skip
@@ -88,9 +99,9 @@ class NativeExecutor:
         )
         if not self._handle:
             raise MemoryError(f"no memory for steps of {limits.tokens} tokens")
-        address = ctypes.cast(library.pagoda_values(self._handle, self._registers["logits"]), ctypes.c_void_p).value
-        floats = (ctypes.c_float * (limits.sampled * program.widths["logits"])).from_address(address or 0)
-        self._logits = torch.frombuffer(floats, dtype=torch.float32).view(limits.sampled, -1)
+        self._logits = self._register("logits", limits.sampled)
+        self._residual = self._register(RESIDUAL, limits.tokens)
+        self._stretches = self._make_stretches(limits.tokens)
         self._greedy = np.empty(limits.sampled, np.int32)
         self.kernels = f"AVX2 kernels, {threads} threads"
 
@@ -110,8 +121,19 @@ class NativeExecutor:
         layers, blocks, block_size, _, kv_heads, dim = pool.data.shape
         data, scales = pool.data.data_ptr(), pool.scales.data_ptr()
         where = native.Pool(data, scales, _KV_TYPES[pool.dtype], layers, blocks, block_size, kv_heads, dim)
-        if self._library.pagoda_run(self._handle, ctypes.byref(what), ctypes.byref(where)):
-            raise ValueError(f"a step of {len(step.token_ids)} tokens is longer than was said")
+        for first, last, partial in self._stretches:
+            if self._library.pagoda_run(self._handle, ctypes.byref(what), ctypes.byref(where), first, last):
+                raise ValueError(f"a step of {len(step.token_ids)} tokens is longer than was said")
+            if partial is not None:
+                self._all_reduce(partial[: len(step.token_ids)])
+
+    def residual(self, tokens: int) -> Tensor:
+        """Return the residual rows; see :class:`dataplane.model.executor.Executor`."""
+        return self._residual[:tokens]
+
+    def put_residual(self, rows: Tensor) -> None:
+        """Go on from ``rows``; see :class:`dataplane.model.executor.Executor`."""
+        self._residual[: len(rows)].copy_(rows)
 
     def logits(self, at: NDArray[np.int32]) -> Logits:
         """Return the logits of tokens of the last step; see :class:`dataplane.model.executor.Executor`.
@@ -122,6 +144,24 @@ class NativeExecutor:
         if self._library.pagoda_finish(self._handle, at.ctypes.data, len(at), self._greedy.ctypes.data):
             raise ValueError(f"the logits of {len(at)} tokens are more than was said")
         return Logits(self._logits[: len(at)], self._greedy[: len(at)].tolist())
+
+    def _register(self, name: str, rows: int) -> Tensor:
+        """The register itself, [rows, width]."""
+        address = ctypes.cast(self._library.pagoda_values(self._handle, self._registers[name]), ctypes.c_void_p).value
+        floats = (ctypes.c_float * (rows * self._program.widths[name])).from_address(address or 0)
+        return torch.frombuffer(floats, dtype=torch.float32).view(rows, -1)
+
+    def _make_stretches(self, rows: int) -> list[tuple[int, int, Tensor | None]]:
+        """What runs in one call, as [first, last), and the register that ranks then add up, if any."""
+        found: list[tuple[int, int, Tensor | None]] = []
+        first = last = 0
+        for operation in self._program.operations[: self._program.selection]:
+            if isinstance(operation, AllReduce):
+                found.append((first, last, self._register(operation.target, rows)))
+                first = last
+            else:
+                last += 1
+        return [*found, (first, last, None)] if last > first else found
 
     # --- translation
 

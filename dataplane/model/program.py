@@ -8,6 +8,10 @@ An architecture (:mod:`dataplane.model.architectures`) writes the program of a c
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
+
+RESIDUAL: Final = "rows"
+"""The register that runs through all layers: what one stage of a pipeline hands on to the next."""
 
 
 class NormKind(IntEnum):
@@ -125,12 +129,19 @@ class Select:
     target: str
 
 
-Operation = Embed | Angles | Linear | Cache | Attention | Normalise | Select
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """``target`` = the sum of what every rank of a tensor parallel group has there."""
+
+    target: str
+
+
+Operation = Embed | Angles | Linear | Cache | Attention | Normalise | Select | AllReduce
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A whole forward pass; the last operation writes the register ``logits``.
+    """A forward pass; the last operation writes the register ``logits``, but for ranks that do not draw.
 
     Attributes:
         operations: in order.
@@ -151,5 +162,6 @@ class Program:
 
     @property
     def selection(self) -> int:
-        """The index of the one :class:`Select`."""
-        return next(index for index, operation in enumerate(self.operations) if isinstance(operation, Select))
+        """The index of the one :class:`Select`; of a part without one, the number of operations."""
+        found = (index for index, operation in enumerate(self.operations) if isinstance(operation, Select))
+        return next(found, len(self.operations))

@@ -4,7 +4,7 @@ Everything is computed in fp32 from the weights as they are packed, so what quan
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,9 @@ from dataplane.model.kv_pool import KvPool
 from dataplane.model.logits import Logits
 from dataplane.model.packing import Packed
 from dataplane.model.program import (
+    RESIDUAL,
     Activation,
+    AllReduce,
     Angles,
     Attention,
     Cache,
@@ -48,17 +50,27 @@ class ReferenceExecutor:
 
     kernels = "plain torch"
 
-    def __init__(self, program: Program, weights: Packed) -> None:
-        self._program = program
+    def __init__(
+        self, program: Program, weights: Packed, all_reduce: Callable[[Tensor], None] = lambda part: None
+    ) -> None:
+        self._program, self._all_reduce = program, all_reduce
         self._matrices = {name: panels.unpack(*matrix) for name, matrix in weights.matrices.items()}
         self._vectors: Mapping[str, Tensor] = weights.vectors
+        self._registers: dict[str, Tensor] = {}
 
     def run(self, step: Step, pool: KvPool) -> None:
         """Compute ``step``; see :class:`dataplane.model.executor.Executor`."""
-        self._registers: dict[str, Tensor] = {}
         places = _places(step, pool.block_size)
         for operation in self._program.operations[: self._program.selection]:
             self._execute(operation, self._registers, step, places, pool)
+
+    def residual(self, tokens: int) -> Tensor:
+        """Return the residual rows; see :class:`dataplane.model.executor.Executor`."""
+        return self._registers[RESIDUAL][:tokens]
+
+    def put_residual(self, rows: Tensor) -> None:
+        """Go on from ``rows``; see :class:`dataplane.model.executor.Executor`."""
+        self._registers[RESIDUAL] = rows
 
     def logits(self, at: NDArray[np.int32]) -> Logits:
         """Return the logits of tokens of the last step; see :class:`dataplane.model.executor.Executor`."""
@@ -87,6 +99,8 @@ class ReferenceExecutor:
                 registers[operation.target] = self._attention(
                     operation, registers[operation.source], step, places, pool
                 )
+            case AllReduce():
+                self._all_reduce(registers[operation.target])
             case Linear() | Normalise():
                 self._row_by_row(operation, registers)
 

@@ -57,7 +57,7 @@ def load_library() -> ctypes.CDLL | None:
     library.pagoda_program.restype = c_void_p
     library.pagoda_program.argtypes = [POINTER(Operation), c_int, c_void_p, c_void_p, c_int, c_int, c_int, c_int]
     library.pagoda_free.argtypes = [c_void_p]
-    library.pagoda_run.argtypes = [c_void_p, POINTER(Step), POINTER(Pool)]
+    library.pagoda_run.argtypes = [c_void_p, POINTER(Step), POINTER(Pool), c_int, c_int]
     library.pagoda_finish.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
     library.pagoda_values.restype = POINTER(c_float)
     library.pagoda_values.argtypes = [c_void_p, c_int]

@@ -149,14 +149,15 @@ class Program {
     scratch_.resize(threads);
   }
 
-  // Runs everything before the selection over the tokens of a step. The pool may move (a sleeping replica gives its
-  // memory back), so every step says where it is.
-  int run(const Step& step, const Pool& pool) {
-    if (step.tokens > max_tokens_) return -1;
+  // Runs the operations [first, last), none behind the selection, over the tokens of a step: a step may stop where
+  // ranks add up what they have, and begins with operation 0. The pool may move (a sleeping replica gives its memory
+  // back), so every step says where it is.
+  int run(const Step& step, const Pool& pool, int first, int last) {
+    if (step.tokens > max_tokens_ || last > select_) return -1;
     step_ = step;
     pool_ = pool;
-    lay_out();
-    execute_all(0, select_, step.tokens);
+    if (first == 0) lay_out();
+    execute_all(first, last, step.tokens);
     return 0;
   }
 
@@ -169,7 +170,7 @@ class Program {
     return 0;
   }
 
-  const float* values(int index) const { return registers_[index].get(); }
+  float* values(int index) const { return registers_[index].get(); }
   int threads() const { return team_.threads(); }
 
  private:
@@ -464,14 +465,14 @@ void* pagoda_program(const pagoda::Operation* operations, int count, const int32
 
 void pagoda_free(void* program) { delete static_cast<pagoda::Program*>(program); }
 
-int pagoda_run(void* program, const pagoda::Step* step, const pagoda::Pool* pool) {
-  return static_cast<pagoda::Program*>(program)->run(*step, *pool);
+int pagoda_run(void* program, const pagoda::Step* step, const pagoda::Pool* pool, int first, int last) {
+  return static_cast<pagoda::Program*>(program)->run(*step, *pool, first, last);
 }
 
 int pagoda_finish(void* program, const int32_t* at, int count, int32_t* greedy) {
   return static_cast<pagoda::Program*>(program)->finish(at, count, greedy);
 }
 
-const float* pagoda_values(void* program, int index) { return static_cast<pagoda::Program*>(program)->values(index); }
+float* pagoda_values(void* program, int index) { return static_cast<pagoda::Program*>(program)->values(index); }
 }
 #pragma GCC visibility pop
