@@ -32,6 +32,7 @@ _FIELDS = {
     "attention_bias": "Bias in attention",
     "mlp_bias": "Bias in the MLP",
     "weight_dtype": "Weights in",
+    "quantisation": "Quantised to",
     "bos_token_id": "Begin token",
     "eos_token_ids": "End tokens",
     "parameters": "Parameters",
@@ -54,6 +55,14 @@ _FAMILIES = {
 """What people call an architecture."""
 
 
+_QUANTISED = {
+    "": "",
+    "int8": " Its matrices are quantised to int8, and it runs in that.",
+    "int4": " Its matrices are quantised to int4, and it runs in that.",
+    "kv-int8": " It wants its keys and values in int8.",
+}
+
+
 def field(name: str) -> str:
     """Return what people call a field of a config, or a count of a version."""
     return _FIELDS.get(name) or name.replace("_", " ").capitalize()
@@ -61,7 +70,7 @@ def field(name: str) -> str:
 
 def value(found: object) -> str:
     """Return a field's value as people read it."""
-    if found is None or found == ():
+    if found is None or found in ((), ""):
         return "none"
     if isinstance(found, bool):
         return "yes" if found else "no"
@@ -87,5 +96,5 @@ def sentence(config: ModelConfig) -> str:
     return (
         f"A {_FAMILIES[config.architecture]} of {config.num_layers} layers, {config.hidden_size:,} wide, with "
         f"{heads}. It knows {config.vocab_size:,} tokens{tied}, reads up to {config.context_tokens:,} of them at once, "
-        f"and was saved in {config.weight_dtype}."
+        f"and was saved in {config.weight_dtype}.{_QUANTISED[config.quantisation]}"
     )

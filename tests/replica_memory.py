@@ -21,7 +21,10 @@ from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.memory import Plan
 from dataplane.contracts.model_config import ModelConfig, parse_config
 
-CONFIGURATIONS = tuple((dtype, context) for dtype in ("fp32", "bf16") for context in (512, 2048, 8192))
+CONFIGURATIONS = (
+    *((dtype, context) for dtype in ("fp32", "bf16") for context in (512, 2048, 8192)),
+    *((dtype, 2048) for dtype in ("int8", "int4")),
+)
 OUTPUT_TOKENS = 16
 MOST_ERROR = 0.05
 """Of the planner, to either side."""

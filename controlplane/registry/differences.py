@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dataplane.contracts.catalog import VersionFile
-from dataplane.contracts.model_config import ModelConfig, RopeScaling, expected_tensors
+from dataplane.contracts.model_config import ModelConfig, RopeScaling, stored_tensors
 
 Value = str | int | float | bool | None | tuple[int, ...] | RopeScaling
 
@@ -107,7 +107,7 @@ def _config_fields(config: ModelConfig) -> dict[str, Value]:
 def _counts(content: Content) -> dict[str, Value]:
     return {
         "parameters": content.num_parameters,
-        "tensors": len(expected_tensors(content.config)),
+        "tensors": len(stored_tensors(content.config)),
         "weight_bytes": content.weight_bytes,
         "files": len(content.files),
         "has_chat_template": content.has_chat_template,

@@ -6,7 +6,7 @@ from pathlib import Path
 def anonymous_bytes(*pids: int) -> int:
     """Return the anonymous resident bytes of those of ``pids`` that run (``RssAnon`` of proc_pid_status(5)).
 
-    Files that are mapped, libraries and unpacked weights among them, are shared and the kernel's to drop.
+    Files that are mapped, libraries and weights among them, are shared and the kernel's to drop.
     """
     return sum(_of(pid) for pid in pids if pid)
 

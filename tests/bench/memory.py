@@ -2,7 +2,7 @@
 
 Prints a table of what was predicted and what was measured (``tests/replica_memory.py`` says how), and the constants of
 :mod:`dataplane.contracts.memory` as this machine has them. They are fitted to a replica of a tiny model, whose weights
-are next to nothing, and to the bundled one's tokenizer and its weights in bf16; no context length is fitted.
+are next to nothing, and to the bundled one's tokenizer; neither a precision nor a context length is fitted.
 """
 
 import argparse
@@ -17,12 +17,11 @@ import replica_memory
 from replica_memory import CONFIGURATIONS, Measured, measured, predicted, read_config
 from tiny_models import make_tiny_llama
 
-from dataplane.contracts import memory
 from dataplane.contracts.memory import Plan
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _MIB = 1024**2
-_CHILD, _HOLES = "dataplane.text.child", "holes between weights"
+_CHILD = "dataplane.text.child"
 
 
 def main() -> int:
@@ -78,14 +77,10 @@ def _constants(model_dir: Path, folder: Path, runs: dict[tuple[str, int], Measur
     per_token = (_held(runs["fp32", 512], _CHILD) - _held(run, _CHILD)) / (vocabulary - tiny_vocabulary)
     held = run.held_bytes - (plan.held_bytes - _item(plan, "processes")) - per_token * tiny_vocabulary
     mapped = run.peak_bytes - run.held_bytes - (plan.peak_bytes - plan.held_bytes - _item(plan, "libraries"))
-    half = predicted(model_dir, "bf16", 512)
-    known = half.held_bytes - _item(half, "processes") - _item(half, _HOLES) + held + per_token * vocabulary
-    holes = (runs["bf16", 512].held_bytes - known) / (_item(half, _HOLES) / memory.PACKING_HOLES)
     constants = {
         "processes held, MiB": held / _MIB,
         "libraries mapped, MiB": mapped / _MIB,
         "tokenizer, bytes a token": per_token,
-        "packing holes, part": holes,
     }
     print("\nConstants, as measured now:")
     for name, value in constants.items():

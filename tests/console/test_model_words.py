@@ -5,6 +5,7 @@ from domain import CONFIG
 from console import model_words
 from controlplane.registry.models import VersionState
 from dataplane.contracts.model_config import FAMILIES, LinearScaling, YarnScaling
+from dataplane.contracts.model_config.quantisation import SCHEMES
 
 
 def test_a_config_is_told_in_words():
@@ -18,6 +19,14 @@ def test_what_is_not_so_is_not_told():
     config = msgspec.structs.replace(CONFIG, num_kv_heads=4, tied_embeddings=True)
     assert "with 4 attention heads. It" in model_words.sentence(config)
     assert "share one table" in model_words.sentence(config)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_quantised_model_says_what_of_it_is(scheme):
+    words = model_words.sentence(msgspec.structs.replace(CONFIG, quantisation=scheme))
+    assert words.endswith(
+        f"in {scheme.removeprefix('kv-')}." if "kv" in scheme else f"to {scheme}, and it runs in that."
+    )
 
 
 def test_every_family_is_told_with_the_window_of_its_layers():
@@ -39,7 +48,8 @@ def test_every_state_of_a_version_is_explained():
 
 @pytest.mark.parametrize(
     ("found", "words"),
-    [(None, "none"), ((), "none"), (True, "yes"), (False, "no"), (49_152, "49,152"), (1e-5, "1e-05"), (1e4, "10,000"),
+    [(None, "none"), ((), "none"), ("", "none"),
+     (True, "yes"), (False, "no"), (49_152, "49,152"), (1e-5, "1e-05"), (1e4, "10,000"),
      ((2, 7), "2, 7"), ("bf16", "bf16"), ("gemma3_text", "Gemma 3"), (LinearScaling(8.0), "8 times, linear"),
      (YarnScaling(4.0, 32.0, 1.0, 128, None), "4 times, yarn")],
 )  # fmt: skip
