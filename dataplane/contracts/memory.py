@@ -14,6 +14,7 @@ from enum import StrEnum
 from dataplane.contracts import precision
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.model_config import ModelConfig, expected_tensors
+from dataplane.contracts.model_config.gpt2 import POSITIONS
 from dataplane.contracts.replica import Device
 
 STEP_TOKENS = 256
@@ -121,14 +122,16 @@ def num_parameters(config: ModelConfig) -> int:
 def weight_bytes(config: ModelConfig, dtype: str) -> int:
     """Return the bytes of the weights in ``dtype`` of :data:`dataplane.contracts.precision.WEIGHTS`, in panels.
 
-    Matrices are filled up to whole panels and groups; vectors stay in fp32.
+    Matrices are filled up to whole panels and groups; vectors and learned positions stay in fp32.
 
     Raises:
         ValueError: an unknown dtype.
     """
     if dtype not in precision.WEIGHTS:
         raise ValueError(f"unknown dtype {dtype!r}; known are {', '.join(precision.WEIGHTS)}")
-    return sum(_tensor_bytes(shape, dtype) for shape in expected_tensors(config).values())
+    return sum(
+        _tensor_bytes(shape, "fp32" if name == POSITIONS else dtype) for name, shape in expected_tensors(config).items()
+    )
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:

@@ -20,6 +20,7 @@ from model_harness import (
 from msgspec.structs import replace
 from torch import Tensor
 
+from dataplane.contracts.memory import weight_bytes
 from dataplane.contracts.model_config import FAMILIES
 from dataplane.model import step as steps
 from dataplane.model.architectures import ARCHITECTURES, architecture_of
@@ -66,6 +67,7 @@ CONFIGS: dict[str, Callable[[], transformers.PretrainedConfig]] = {
     "yarn": lambda: transformers.Qwen3Config(**SIZES, **scaled(YARN), head_dim=16),
     "other_yarn": lambda: transformers.LlamaConfig(**SIZES, **scaled(OTHER_YARN)),
 }  # fmt: skip
+FAMILY_CONFIGS = ["mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2"]
 NUM_BLOCKS = 64
 MAX_TOKENS = 10
 TOP = 5
@@ -169,7 +171,7 @@ def test_greedy_tokens_are_those_of_transformers_whatever_the_chunks(
         assert reference_choices(made.oracle, prompt, output)[0] == output
 
 
-@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2"])
+@pytest.mark.parametrize("name", FAMILY_CONFIGS)
 def test_a_neighbour_does_not_change_a_bit(name: str, make: Callable[[str], Made]) -> None:
     runner = poisoned_runner(make(name).loaded, NUM_BLOCKS)
     long, short = random_tokens(70), random_tokens(33)
@@ -183,7 +185,7 @@ def test_a_neighbour_does_not_change_a_bit(name: str, make: Callable[[str], Made
 
 
 @pytest.mark.parametrize("dtype", NARROW)
-@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2"])
+@pytest.mark.parametrize("name", FAMILY_CONFIGS)
 def test_narrow_weights_part_from_fp32_only_where_both_are_close(
     name: str, dtype: str, make: Callable[[str], Made], tmp_path: Path
 ) -> None:
@@ -198,6 +200,15 @@ def test_narrow_weights_part_from_fp32_only_where_both_are_close(
             before = prompt + output[:parted]
             assert output[parted] in oracle_logits(made, before)[-1].topk(TOP).indices.tolist()
             assert wide[parted] in logits(runner, before)[-1].topk(TOP).indices.tolist()
+
+
+@pytest.mark.parametrize("name", FAMILY_CONFIGS)
+def test_the_planner_knows_what_the_weights_take(name: str, make: Callable[[str], Made], tmp_path: Path) -> None:
+    made = make(name)
+    load_model(made.folder, tmp_path, "fp16")
+    (blob,) = tmp_path.glob("*/weights.bin")
+    # the rest is what fills up the last panel of a gate that is no multiple of eight, and alignment
+    assert weight_bytes(made.loaded.config, "fp16") == pytest.approx(blob.stat().st_size, rel=0.03)
 
 
 def changes() -> Iterator[tuple[str, dict[str, object]]]:

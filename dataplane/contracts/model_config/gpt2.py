@@ -13,6 +13,9 @@ from dataplane.contracts.model_config.decoder import (
 )
 from dataplane.contracts.model_config.fields import Fields
 
+POSITIONS = "transformer.wpe.weight"
+"""Learned positions are added, never multiplied with: they are held in fp32, as vectors are."""
+
 
 def _read(fields: Fields) -> ModelConfig:
     heads = fields.integer("n_head", 1, MAX_HEADS)
@@ -60,7 +63,7 @@ def _tensors(config: ModelConfig) -> Shapes:
     }
     tensors: Shapes = {
         "transformer.wte.weight": (config.vocab_size, hidden),
-        "transformer.wpe.weight": (config.context_tokens, hidden),
+        POSITIONS: (config.context_tokens, hidden),
     }
     for layer in range(config.num_layers):
         tensors |= {f"transformer.h.{layer}.{name}": shape for name, shape in layer_tensors.items()}
