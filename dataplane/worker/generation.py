@@ -7,6 +7,7 @@ from typing import Self
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit, TokenScore
 from dataplane.contracts.usage import Outcome
+from dataplane.http_server.asgi import ClientGone
 from dataplane.text.client import TokenizerClient
 from dataplane.worker.choice import Choice, Piece
 from dataplane.worker.engine_client import EngineClient, SequenceFeed
@@ -134,7 +135,7 @@ class Generation:
         elif isinstance(error, ApiError):
             refused = self._meter.generated_tokens == 0 and error.code in _REFUSALS
             self._meter.finish(Outcome.REFUSED if refused else Outcome.FAILED, error=error)
-        elif isinstance(error, Exception):
+        elif isinstance(error, Exception) and not isinstance(error, ClientGone):
             self._meter.finish(Outcome.FAILED, error=ApiError(Code.INTERNAL, str(error)))
         else:
             self._meter.finish(Outcome.ABORTED)

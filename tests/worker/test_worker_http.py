@@ -5,6 +5,7 @@ import json
 import random
 import re
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -352,14 +353,25 @@ async def test_random_disconnects_leave_free_and_cached_blocks_only(worker: Work
         assert (await client.get("/health")).status_code == 200
 
 
+def ends_by_abort(worker: WorkerProcess) -> list[str]:
+    with worker.trusted_client() as client:
+        return [line for line in client.get("/metrics").text.splitlines() if 'finished_reason="aborted"' in line]
+
+
 def test_a_client_that_never_reads_is_cut_and_its_blocks_are_freed(worker: WorkerProcess) -> None:
-    request = raw_request(body(stream=True, max_tokens=2000, stream_options={"include_usage": True}))
+    cut_before = ends_by_abort(worker)
+    # eight choices: more than all buffers on the way hold
+    request = raw_request(body(stream=True, max_tokens=2000, n=8, stream_options={"include_usage": True}))
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(TIMEOUT_S)
         connection.connect(str(worker.socket))
         with worker.held():
             connection.sendall(request)
             worker.wait_status(lambda status: status.pending > 0)
+        deadline = time.monotonic() + TIMEOUT_S
+        while ends_by_abort(worker) == cut_before:  # what is read sooner is no sign of a client that never reads
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         worker.wait_status(idle)
         received = b""
         while data := connection.recv(1 << 20):
