@@ -9,6 +9,7 @@ import msgspec
 
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.errors import ApiError
+from dataplane.contracts.parallel import Parallel
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.contracts.usage import Phases
 
@@ -33,6 +34,7 @@ class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Attach weights and make the KV pool.
 
     ``salt_secret`` seeds the tenants' cache salts. ``failpoints`` are those armed for this version alone, by a test.
+    ``parallel``: across how many processes.
     """
 
     model_dir: str
@@ -42,6 +44,7 @@ class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     tenants: dict[str, Share]
     salt_secret: bytes
     failpoints: str = ""
+    parallel: Parallel = Parallel()
 
 
 class Submit(_Message, frozen=True, tag=True, forbid_unknown_fields=True):

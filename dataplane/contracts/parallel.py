@@ -9,11 +9,10 @@ from typing import Self
 import msgspec
 
 from dataplane.contracts.model_config import ModelConfig
+from dataplane.contracts.model_config.quantisation import GROUP_INPUTS
 
 _LANES = 8
 """Values that a kernel computes at a time: no part of an inner width is cut finer."""
-_GROUP_INPUTS = {"int8": 64, "int4": 32}
-"""Inputs that share a scale: no group is cut."""
 
 
 class Parallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +71,7 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def inner_unit(precision: str) -> int:
     """Return how many channels of an inner width stay together where weights are in ``precision``."""
-    return _GROUP_INPUTS.get(precision, _LANES)
+    return GROUP_INPUTS.get(precision, _LANES)
 
 
 def conflict(config: ModelConfig, parallel: Parallel, precision: str) -> str:
@@ -96,7 +95,7 @@ def conflict(config: ModelConfig, parallel: Parallel, precision: str) -> str:
             f"lower --tensor-parallel"
         )
     width = config.num_heads // ranks * config.head_dim
-    if precision in _GROUP_INPUTS and ranks > 1 and width % unit:
+    if precision in GROUP_INPUTS and ranks > 1 and width % unit:
         return (
             f"{precision} weights share a scale among {unit} inputs, and {ranks} ranks would cut that of their "
             f"{width} attended channels; lower --tensor-parallel, or use fp32, fp16 or bf16"

@@ -10,18 +10,21 @@ import structlog
 import torch
 from torch import Tensor
 
-from dataplane.contracts import precision
+from dataplane.contracts import parallel, precision
 from dataplane.contracts.catalog import AUTO, EngineSettings
 from dataplane.contracts.generation import CONVERT
 from dataplane.contracts.model_config import ConfigError, ModelConfig, add_generation_config, parse_config
+from dataplane.contracts.parallel import Place
+from dataplane.contracts.ranks import MakePool
 from dataplane.kernels.panels import PRECISIONS
 from dataplane.model import runtime_format
 from dataplane.model.architectures import architecture_of
 from dataplane.model.checkpoint import Checkpoint, CheckpointError, weight_files
 from dataplane.model.cpu_runner import SCORED_AT_ONCE_TOKENS, CpuRunner
-from dataplane.model.executor import make_executor
+from dataplane.model.executor import Executor, make_executor
 from dataplane.model.kv_pool import DTYPES, KvPool
 from dataplane.model.packing import LAYOUT_VERSION, Packed, PackingError, as_packed, packed_tensors
+from dataplane.model.parallel.sharding import Shard, shard_of
 from dataplane.model.program import Program
 from dataplane.model.runtime_format import Identity, RuntimeFormatError, RuntimeWeights
 from dataplane.model.step import StepLimits
@@ -46,7 +49,7 @@ class LoadedModel:
         context_tokens: most tokens of one sequence: the model's, or less if the settings say so.
         dtype: precision of the weights.
         kv_dtype: precision of keys and values in the pool.
-        program: the forward pass.
+        program: the forward pass, or a rank's part of it.
         weights: mapped from the runtime format; runners share them.
     """
 
@@ -63,17 +66,38 @@ class LoadedModel:
         Raises:
             LoadError: no memory for the pool or a step.
         """
+        what = MakePool(num_blocks, block_size, max_tokens, max_num_seqs, torch.get_num_threads())
+        executor, pool = self.make_executor(what)
+        return CpuRunner(self.config, executor, pool, self.context_tokens)
+
+    def make_executor(
+        self, what: MakePool, all_reduce: Callable[[Tensor], None] = lambda part: None
+    ) -> tuple[Executor, KvPool]:
+        """Return an executor and a KV pool for it.
+
+        Args:
+            what: how large, and how many threads compute.
+            all_reduce: as of :func:`dataplane.model.executor.make_executor`.
+
+        Raises:
+            LoadError: no memory for the pool or a step.
+        """
         try:
-            pool = KvPool(self.program, num_blocks, block_size, self.kv_dtype)
-            limits = StepLimits(max_tokens, max(max_num_seqs, SCORED_AT_ONCE_TOKENS))
-            executor = make_executor(self.program, self.weights, limits, torch.get_num_threads())
+            pool = KvPool(self.program, what.num_blocks, what.block_size, self.kv_dtype)
+            limits = StepLimits(what.max_tokens, max(what.max_num_seqs, SCORED_AT_ONCE_TOKENS))
+            return make_executor(self.program, self.weights, limits, what.threads, all_reduce=all_reduce), pool
         except MemoryError as error:
             raise LoadError(f"{error}; lower --kv-memory-mb") from error
-        return CpuRunner(self.config, executor, pool, self.context_tokens)
 
 
 def load(
-    model_dir: Path, runtime_dir: Path, engine: EngineSettings, progress: Progress, *, version_digest: str = ""
+    model_dir: Path,
+    runtime_dir: Path,
+    engine: EngineSettings,
+    progress: Progress,
+    *,
+    version_digest: str = "",
+    place: Place = Place(),  # noqa: B008 - it is frozen
 ) -> LoadedModel:
     """Attach the weights of ``model_dir``, converting them first when ``runtime_dir`` does not hold them yet.
 
@@ -83,6 +107,7 @@ def load(
         engine: dtype, device and context limit.
         progress: called while bytes are converted, attached and packed.
         version_digest: content address of the folder's files, if known; else the files' identity on this disk counts.
+        place: which rank's part of the model.
 
     Raises:
         LoadError: the folder, the settings or the machine do not allow it.
@@ -98,15 +123,18 @@ def load(
         if reason := precision.conflict(config, engine):
             raise LoadError(f"{model_dir.name} cannot be loaded: {reason}")
         dtype = precision.of_weights(config, engine)
-        identity = Identity(source, dtype, LAYOUT_VERSION, config)
-        program = architecture_of(config).program(config)
-        tensors = _attach_or_convert(model_dir, runtime_dir, identity, program, progress)
+        if reason := parallel.conflict(config, place.parallel, dtype):
+            raise LoadError(f"{model_dir.name} cannot be spread so: {reason}")
+        identity = Identity(source, dtype, LAYOUT_VERSION, config, place.label)
+        shard = shard_of(architecture_of(config).program(config), place, dtype)
+        tensors = _attach_or_convert(model_dir, runtime_dir, identity, shard, progress)
     except ConfigError as error:
         raise LoadError(f"config.json of {model_dir.name}: {error}. {error.mend}") from error
     except (CheckpointError, PackingError, RuntimeFormatError, OSError) as error:
         raise LoadError(f"{model_dir.name} cannot be loaded: {error}") from error
     kv_dtype = precision.of_keys_and_values(config, engine)
-    return LoadedModel(config, context_tokens, dtype, kv_dtype, program, as_packed(program, dtype, tensors))
+    packed = as_packed(shard.program, dtype, tensors)
+    return LoadedModel(config, context_tokens, dtype, kv_dtype, shard.program, packed)
 
 
 def _check_precisions(engine: EngineSettings) -> None:
@@ -147,7 +175,7 @@ def _identity(model_dir: Path) -> str:
 
 
 def _attach_or_convert(
-    model_dir: Path, runtime_dir: Path, identity: Identity, program: Program, progress: Progress
+    model_dir: Path, runtime_dir: Path, identity: Identity, shard: Shard, progress: Progress
 ) -> dict[str, Tensor]:
     folder = runtime_dir / identity.folder_name
     try:
@@ -167,7 +195,7 @@ def _attach_or_convert(
             progress(CONVERT, sum(read_bytes.values()), checkpoint.total_bytes)
         return tensor
 
-    runtime_format.write(folder, identity, packed_tensors(identity.config, program, identity.dtype, read))
+    runtime_format.write(folder, identity, packed_tensors(identity.config, shard, identity.dtype, read))
     return _attach(folder, identity, progress)
 
 

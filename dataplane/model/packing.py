@@ -10,6 +10,7 @@ from dataplane.contracts.model_config import ModelConfig, expected_tensors
 from dataplane.contracts.model_config.quantisation import PARTS
 from dataplane.kernels import panels
 from dataplane.model.architectures import architecture_of
+from dataplane.model.parallel.sharding import Shard
 from dataplane.model.program import Embed, Linear, Program
 
 LAYOUT_VERSION = 2
@@ -34,29 +35,32 @@ class Packed:
 
 
 def packed_tensors(
-    config: ModelConfig, program: Program, precision: str, read: Callable[[str], Tensor]
+    config: ModelConfig, shard: Shard, precision: str, read: Callable[[str], Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the runtime tensors by name in the order of their use; ``read`` returns a checkpoint tensor.
+    """Yield the runtime tensors of a shard by name in the order of their use; ``read`` returns a checkpoint tensor.
 
     Raises:
         PackingError: a weight too large for the precision.
     """
-    matrices = matrix_shapes(program)
+    matrices = matrix_shapes(shard.program)
     if config.quantisation in PARTS:
-        yield from _stored_codes(config, matrices, read)
+        yield from _stored_codes(config, shard, matrices, read)
         return
     for name, tensor in architecture_of(config).tensors(config, read):
+        cut = shard.cuts.get(name)
+        if cut is None:
+            continue
         if name not in matrices:
-            yield name, _vector(name, tensor)
+            yield name, _vector(name, cut(tensor))
             continue
         try:
-            yield name, panels.pack(tensor, precision)
+            yield name, panels.pack(cut(tensor), precision)
         except ValueError as error:
             raise PackingError(f"{name}: {error}") from error
 
 
 def _stored_codes(
-    config: ModelConfig, matrices: Collection[str], read: Callable[[str], Tensor]
+    config: ModelConfig, shard: Shard, matrices: Collection[str], read: Callable[[str], Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield what a quantised folder's matrices pack to, bit for bit.
 
@@ -68,15 +72,19 @@ def _stored_codes(
         return lambda name: read(f"{name}.{part}" if len(whole[name]) == 2 else name)
 
     scheme = config.quantisation
+    group = panels.GROUP_INPUTS[scheme]
     streams = [architecture_of(config).tensors(config, reader(part)) for part in PARTS[scheme]]
     for named in zip(*streams, strict=True):
         (name, first), *_ = named
-        if name not in matrices:
-            yield name, _vector(name, first)
+        cut = shard.cuts.get(name)
+        if cut is None:
             continue
-        codes = _unpacked(first, scheme)
-        groups = codes.shape[1] // panels.GROUP_INPUTS[scheme]
-        yield name, panels.assemble([codes, *(part[:, :groups] for _, part in named[1:])], scheme)
+        if name not in matrices:
+            yield name, _vector(name, cut(first))
+            continue
+        codes = _unpacked(first, scheme).view(len(first), -1, group)
+        headers = (part[:, : codes.shape[1]] for _, part in named[1:])
+        yield name, panels.assemble([cut(codes, group).flatten(1), *(cut(part, group) for part in headers)], scheme)
 
 
 def _unpacked(codes: Tensor, scheme: str) -> Tensor:

@@ -49,17 +49,18 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which weights a folder holds: ``source`` names those it was made of."""
+    """Which weights a folder holds: ``source`` names those it was made of, ``part`` which of them; empty is all."""
 
     source: str
     dtype: str
     layout_version: int
     config: ModelConfig
+    part: str = ""
 
     @property
     def folder_name(self) -> str:
         """The name of the folder that holds them."""
-        return f"{self.source}-{self.dtype}-{self.layout_version}"
+        return "-".join(filter(None, (self.source, self.dtype, str(self.layout_version), self.part)))
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -43,8 +43,9 @@ from dataplane.contracts.wire import FrameReader, frame
 from dataplane.engine.engine import Engine
 from dataplane.engine.intake import Refusal
 from dataplane.engine.runner import Row, RowResult, Runner
-from dataplane.model.kv_pool import KvPool
-from dataplane.worker.engine_setup import set_up
+from dataplane.model.parallel.group import RankLost
+from dataplane.model.parallel.ranks import end_process
+from dataplane.worker.engine_setup import Pool, set_up
 from dataplane.worker.masks import Grammar, Masks
 
 _log = structlog.get_logger(__name__)
@@ -123,7 +124,7 @@ class LoadedEngine:
     A request with a grammar is held until its grammar is compiled, so that no step waits for that.
     """
 
-    def __init__(self, channel: Channel, engine: Engine, stopwatch: Stopwatch, pool: KvPool, masks: Masks) -> None:
+    def __init__(self, channel: Channel, engine: Engine, stopwatch: Stopwatch, pool: Pool, masks: Masks) -> None:
         self._channel = channel
         self._engine = engine
         self._stopwatch = stopwatch
@@ -293,7 +294,7 @@ def _load(channel: Channel, request: LoadModel) -> LoadedEngine | None:
             load_ms=round((time.perf_counter() - started_s) * 1000),
         )
     )
-    return LoadedEngine(channel, engine, stopwatch, setup.runner.pool, masks)
+    return LoadedEngine(channel, engine, stopwatch, setup.pool, masks)
 
 
 def _keep_for_good() -> None:
@@ -315,7 +316,10 @@ def main() -> None:
     sandbox.die_with_parent()
     logs.configure()
     with contextlib.suppress(ServerGone):
-        serve(socket.socket(fileno=arguments.parse_args().fd))
+        try:
+            serve(socket.socket(fileno=arguments.parse_args().fd))
+        except RankLost as error:
+            end_process(str(error))
     os._exit(0)  # nothing is left to save, and tearing down torch takes half a second
 
 

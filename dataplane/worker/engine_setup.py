@@ -3,16 +3,23 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
+import torch
 
 from dataplane.contracts import memory
 from dataplane.contracts.generation import LoadModel
+from dataplane.contracts.parallel import Place
+from dataplane.contracts.ranks import MakePool
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Runner
 from dataplane.model import loader
 from dataplane.model.cpu_runner import CpuRunner
+from dataplane.model.loader import LoadedModel
+from dataplane.model.parallel.ranks import LeadingExecutor, Ranks, SpreadPool
+from dataplane.model.program import RESIDUAL
 from dataplane.worker.masks import Masks
 
 _MEMORY_SHARE = 0.25
@@ -23,11 +30,22 @@ class SetupError(ValueError):
     """KV memory that holds no block, or that nobody can size; the sentence names what there is."""
 
 
+class Pool(Protocol):
+    """Memory of keys and values that a sleeping replica gives back."""
+
+    def release(self) -> None:
+        """Give it back to the machine."""
+
+    def restore(self) -> None:
+        """Take it again."""
+
+
 class Setup(msgspec.Struct, frozen=True):
     """A loaded model and what an engine on it needs."""
 
     request: LoadModel
     runner: CpuRunner
+    pool: Pool
     config: EngineConfig
     eos_token_ids: tuple[int, ...]
     vocab_size: int
@@ -63,10 +81,42 @@ def set_up(request: LoadModel, progress: Callable[[str, int, int], None]) -> Set
         SetupError: the KV memory holds no block.
         Exception: whatever the loader finds wrong with the folder.
     """
+    if request.parallel.ranks == 1:
+        model = _load(request, progress, Place())
+        config = _engine_config(request, model)
+        runner = model.make_runner(config.num_blocks, config.block_size, config.step_token_budget, config.max_num_seqs)
+        return _setup(request, model, config, runner, runner.pool)
+    ranks = Ranks(request.parallel, request.engine.device)
+    try:
+        return _set_up_ranks(request, progress, ranks)
+    except BaseException:
+        ranks.close()
+        raise
+
+
+def _set_up_ranks(request: LoadModel, progress: Callable[[str, int, int], None], ranks: Ranks) -> Setup:
+    ranks.begin_load(request)
+    model = _load(request, progress, ranks.place)
+    ranks.end_load(progress)
+    config = _engine_config(request, model)
+    threads = max(1, torch.get_num_threads() // request.parallel.ranks)
+    what = MakePool(config.num_blocks, config.block_size, config.step_token_budget, config.max_num_seqs, threads)
+    executor, pool = model.make_executor(what, ranks.group.all_reduce)
+    ranks.make_pools(what)
+    leading = LeadingExecutor(executor, ranks, model.program.widths[RESIDUAL])
+    runner = CpuRunner(model.config, leading, pool, model.context_tokens)
+    return _setup(request, model, config, runner, SpreadPool(pool, ranks))
+
+
+def _load(request: LoadModel, progress: Callable[[str, int, int], None], place: Place) -> LoadedModel:
+    return loader.load(
+        Path(request.model_dir), Path(request.runtime_dir), request.engine, progress,
+        version_digest=request.version_digest, place=place,
+    )  # fmt: skip
+
+
+def _engine_config(request: LoadModel, model: LoadedModel) -> EngineConfig:
     settings = request.engine
-    model = loader.load(
-        Path(request.model_dir), Path(request.runtime_dir), settings, progress, version_digest=request.version_digest
-    )
     wanted_blocks = settings.max_num_seqs * -(-model.context_tokens // settings.block_size)
     kv_bytes = _available_bytes() * _MEMORY_SHARE if settings.kv_memory_mb is None else settings.kv_memory_mb * 2**20
     block_bytes = memory.block_bytes(model.config, settings)
@@ -74,7 +124,7 @@ def set_up(request: LoadModel, progress: Callable[[str, int, int], None]) -> Set
     num_blocks = min(fitting_blocks, wanted_blocks) if settings.kv_memory_mb is None else fitting_blocks
     if num_blocks < 2:
         raise SetupError(f"{int(kv_bytes)} bytes of KV memory hold {num_blocks} blocks of {block_bytes} bytes")
-    config = EngineConfig(
+    return EngineConfig(
         num_blocks=num_blocks,
         block_size=settings.block_size,
         max_num_seqs=settings.max_num_seqs,
@@ -82,10 +132,13 @@ def set_up(request: LoadModel, progress: Callable[[str, int, int], None]) -> Set
         step_token_budget=max(memory.STEP_TOKENS, settings.max_num_seqs),
         prefix_cache=settings.prefix_cache,
     )
-    runner = model.make_runner(num_blocks, settings.block_size, config.step_token_budget, config.max_num_seqs)
+
+
+def _setup(request: LoadModel, model: LoadedModel, config: EngineConfig, runner: CpuRunner, pool: Pool) -> Setup:
     return Setup(
         request=request,
         runner=runner,
+        pool=pool,
         config=config,
         eos_token_ids=tuple(model.config.eos_token_ids),
         vocab_size=model.config.vocab_size,

@@ -15,6 +15,7 @@ from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import LoadModel, ReleasePool, RestorePool, SetTenants
 from dataplane.contracts.model_config import ModelConfig, parse_config
+from dataplane.contracts.parallel import Parallel
 from dataplane.contracts.replica import (
     AbortRequest,
     Attach,
@@ -64,9 +65,10 @@ class Replica:
     Args:
         replica_id: what the fleet calls it.
         stall_s: seconds of pending work without progress after which it calls itself unhealthy.
+        parallel: across how many processes its model is spread.
     """
 
-    def __init__(self, replica_id: str, stall_s: float) -> None:
+    def __init__(self, replica_id: str, stall_s: float, parallel: Parallel = Parallel()) -> None:  # noqa: B008 - frozen
         self.replica_id = replica_id
         self.engine = EngineClient()
         self.tokenizer = TokenizerClient()
@@ -77,6 +79,7 @@ class Replica:
         self.stopped = asyncio.Event()
         self.shares: dict[str, Share] = {}
         self._stall_s = stall_s
+        self._parallel = parallel
         self._requests = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -232,6 +235,7 @@ class Replica:
                         tenants=call.tenants,
                         salt_secret=call.salt_secret,
                         failpoints=armed,
+                        parallel=self._parallel,
                     )
                 ),
             )

@@ -9,6 +9,7 @@ import msgspec
 
 from dataplane.contracts import ids, precision, strict_json
 from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.parallel import Parallel
 
 _MAX_TENANTS_BYTES = 1024 * 1024
 _DEFAULT_RUNTIME_DIR = Path("~/.cache/pagoda/runtime")
@@ -27,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None
     model: Path | None
     engine: EngineSettings
+    parallel: Parallel
     tenants: dict[str, Share]
     trust_tenant_header: bool
     socket: Path | None
@@ -77,6 +79,9 @@ def parse(arguments: Sequence[str]) -> Settings:
         raise SettingsError("nothing to serve on: give --port, --socket, or both")
     if options.model is None and options.control_socket is None:
         raise SettingsError("without --model the fleet attaches one: give --control-socket")
+    parallel = Parallel(options.tensor_parallel, options.pipeline_parallel)
+    if options.model is None and parallel.ranks > 1:
+        raise SettingsError("the fleet does not plan for models on several processes: give --model")
     if options.model is not None and not options.model.is_dir():
         raise SettingsError(f"--model {options.model} is not a folder")
     if options.trust_tenant_header and not _is_loopback(options.host):
@@ -98,6 +103,7 @@ def parse(arguments: Sequence[str]) -> Settings:
             block_size=options.block_size,
             prefix_cache=not options.no_prefix_cache,
         ),
+        parallel=parallel,
         tenants=_tenants(options.tenants),
         trust_tenant_header=options.trust_tenant_header,
         socket=options.socket,
@@ -151,6 +157,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-model-len", type=_positive, help="most tokens of a sequence (default: the model's context)")
     add("--kv-memory-mb", type=_positive, help="memory of the KV pool in MiB (default: by what is free)")
     add("--block-size", type=int, choices=(8, 16, 32), default=8, help="tokens in a KV block (default 8)")
+    add("--tensor-parallel", type=_positive, default=1, metavar="N", help="processes that share each layer (default 1)")
+    add("--pipeline-parallel", type=_positive, default=1, metavar="N", help="stages that share the layers (default 1)")
     add("--no-prefix-cache", action="store_true", help="compute every prompt in full")
     add("--tenants", type=Path, metavar="FILE", help="JSON {tenant: {guarantee_tokens, cap_tokens, weight}}")
     add("--trust-tenant-header", action="store_true", help="believe X-Pagoda-* headers on a loopback port")
