@@ -27,11 +27,11 @@ _MIB, _GIB = 1024**2, 1024**3
 
 # Measured with torch 2.13 on x86 (make memory measures them anew): a replica of a model of next to no weights gives the
 # first two, the difference to one with 49,152 tokens the third.
-_PROCESSES_HELD_BYTES = 204 * _MIB
+_PROCESSES_HELD_BYTES = 196 * _MIB
 """Server, engine process and tokenizer child, without model and vocabulary, once they have answered."""
-_PROCESSES_MAPPED_BYTES = 103 * _MIB
+_PROCESSES_MAPPED_BYTES = 94 * _MIB
 """The libraries that they have mapped, each counted once."""
-_TOKENIZER_BYTES = 1040
+_TOKENIZER_BYTES = 1030
 """What the tokenizer child takes for each token of the vocabulary."""
 
 _PANEL_OUTPUTS = 16

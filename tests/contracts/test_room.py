@@ -65,7 +65,7 @@ def test_a_batch_on_what_was_measured_is_safe_and_its_overheads_are_listed():
     batch = safe_batch(CONFIG, EngineSettings(), Device("cpu", "node", 4 * GIB), context_tokens=256)
     assert batch.outcome is Outcome.SAFE
     assert "requests are safe" in batch.words
-    assert "processes 2" in batch.words  # and so many MiB
+    assert "processes 197 MiB" in batch.words
     assert "int8" not in batch.words
 
 

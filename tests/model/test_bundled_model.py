@@ -1,9 +1,7 @@
 """The real model: greedy tokens in fp32 are those of transformers."""
 
-import os
 from pathlib import Path
 
-import pytest
 from model_harness import generate, load_model, poisoned_runner, reference_choices, reference_model
 from tokenizers import Tokenizer
 
@@ -34,21 +32,12 @@ PROMPTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model_dir() -> Path:
-    home = Path(os.environ.get("PAGODA_HOME", Path(__file__).parents[2] / "var"))
-    folder = Path(os.environ.get("PAGODA_MODEL_DIR", home / "models" / "smollm2-135m-instruct"))
-    if not (folder / "config.json").is_file():
-        pytest.fail(f"the bundled model is not at {folder}: run `make model`, or set PAGODA_MODEL_DIR to its folder")
-    return folder
-
-
-def test_greedy_tokens_are_those_of_transformers(model_dir: Path, tmp_path: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+def test_greedy_tokens_are_those_of_transformers(bundled_dir: Path, bundled_runtime_dir: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(bundled_dir / "tokenizer.json"))
     prompts = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
-    runner = poisoned_runner(load_model(model_dir, tmp_path), 512)
+    runner = poisoned_runner(load_model(bundled_dir, bundled_runtime_dir), 512)
     drawn = generate(runner, prompts, OUTPUT_TOKENS, num_blocks=512, chunk=16)
-    reference = reference_model(model_dir)
+    reference = reference_model(bundled_dir)
     ties = 0
     for text, prompt, ours in zip(PROMPTS, prompts, drawn, strict=True):
         theirs, leads = reference_choices(reference, prompt, ours)
