@@ -1,0 +1,175 @@
+"""Real ranks: however a request is scheduled, its tokens are those of one process; a lost rank is noticed at once."""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+import torch
+from model_harness import GREEDY, generate, ignore_progress, load_model, make_row, poisoned_runner
+from tiny_models import make_tiny_llama
+
+from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.generation import LoadModel, Submit
+from dataplane.contracts.parallel import Parallel
+from dataplane.contracts.ranks import MakePool
+from dataplane.contracts.sampling import SamplingParams
+from dataplane.engine.config import EngineConfig
+from dataplane.engine.engine import Engine
+from dataplane.model.cpu_runner import CpuRunner
+from dataplane.model.loader import LoadedModel, load
+from dataplane.model.parallel.group import RankLost
+from dataplane.model.parallel.ranks import LeadingExecutor, RankFailed, Ranks, SpreadPool
+from dataplane.model.program import RESIDUAL
+
+NUM_BLOCKS, MAX_TOKENS, TIMEOUT_S = 64, 12, 120.0
+TWO = [Parallel(2), Parallel(1, 2)]
+
+
+class Spread(NamedTuple):
+    runner: CpuRunner
+    pool: SpreadPool
+    ranks: Ranks
+    lost: threading.Event
+
+
+@contextmanager
+def spread(folder: Path, parallel: Parallel, num_blocks: int = NUM_BLOCKS) -> Iterator[Spread]:
+    """Ranks of the model in ``folder``, as the worker sets them up."""
+    lost, settings = threading.Event(), EngineSettings()
+    request = LoadModel(str(folder), str(folder.parent / "runtime"), "", settings, {}, b"salt")
+    with Ranks(parallel, settings.device, lambda reason: lost.set()) as ranks:
+        ranks.begin_load(request)
+        model = load(folder, folder.parent / "runtime", settings, ignore_progress, place=ranks.place)
+        ranks.end_load(ignore_progress)
+        what = MakePool(num_blocks, 8, 512, 64, threads=1)
+        executor, pool = model.make_executor(what, ranks.group.all_reduce)
+        ranks.make_pools(what)
+        leading = LeadingExecutor(executor, ranks, model.program.widths[RESIDUAL])
+        runner = CpuRunner(model.config, leading, pool, model.context_tokens)
+        yield Spread(runner, SpreadPool(pool, ranks), ranks, lost)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_llama(tmp_path_factory.mktemp("ranks") / "model", num_layers=3, num_kv_heads=4, seed=4)
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path) -> LoadedModel:
+    return load_model(folder, folder.parent / "runtime")
+
+
+@pytest.fixture(scope="module", params=TWO, ids=["tensor", "pipeline"])
+def two(request: pytest.FixtureRequest, folder: Path) -> Iterator[Spread]:
+    with spread(folder, request.param) as made:
+        yield made
+
+
+def sampling(index: int) -> SamplingParams:
+    """Greedy for even requests, drawn with a seed for odd ones."""
+    temperature = 0.9 if index % 2 else 0.0
+    return SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature, top_p=0.95, seed=index, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    draw = random.Random(3)
+    return [draw.choices(range(3, 320), k=length) for length in (70, 9, 33, 2, 50, 17)]
+
+
+@pytest.fixture(scope="module")
+def expected(one: LoadedModel, prompts: list[list[int]]) -> list[list[int]]:
+    """One process, each prompt whole and alone."""
+    runner = poisoned_runner(one, NUM_BLOCKS)
+    return generate(runner, prompts, MAX_TOKENS, num_blocks=NUM_BLOCKS, chunk=512, batched=False, sampling=sampling)
+
+
+def check_invariance(made: Spread, prompts: list[list[int]], expected: list[list[int]]) -> None:
+    for chunk, batched in ((512, True), (7, True), (64, False)):
+        drawn = generate(
+            made.runner, prompts, MAX_TOKENS, num_blocks=NUM_BLOCKS, chunk=chunk, batched=batched, sampling=sampling
+        )
+        assert drawn == expected
+
+
+def test_logits_are_those_of_one_process(one: LoadedModel, two: Spread, prompts: list[list[int]]) -> None:
+    found = []
+    for runner in (poisoned_runner(one, NUM_BLOCKS), two.runner):
+        params = SamplingParams(max_tokens=1, temperature=0.0, logprobs=5)
+        row = make_row("a", prompts[0], 0, list(range(10)), sampling=params)
+        row.score_token_ids = prompts[0][1:]
+        (scored,) = runner.execute([row])
+        found.append(torch.tensor([score.logprob for score in scored.scores]))  # type: ignore[union-attr]
+    torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
+
+
+def test_chunks_and_neighbours_change_no_token(
+    two: Spread, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    check_invariance(two, prompts, expected)
+
+
+def test_preempted_and_resumed(two: Spread, prompts: list[list[int]], expected: list[list[int]]) -> None:
+    config = EngineConfig(num_blocks=20, max_num_seqs=8, max_model_len=128, step_token_budget=40)
+    engine = Engine(config, two.runner, {"acme": Share()}, salt_secret=b"s", version_digest="v", eos_token_ids=(2,))
+    tokens: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
+    for index, prompt in enumerate(prompts):
+        engine.submit(Submit(str(index), "acme", prompt, sampling(index)))
+    while engine.has_work:
+        for delta in engine.step():
+            assert not delta.error_code, delta.error_message
+            tokens[delta.request_id] += delta.token_ids
+    assert list(tokens.values()) == expected
+    assert engine.load().num_preemptions > 0
+
+
+def test_every_part_of_the_pool_is_given_back_and_taken_again(
+    two: Spread, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    two.pool.release()
+    assert two.runner.pool.data.numel() == 0
+    two.pool.restore()
+    drawn = generate(two.runner, prompts[:2], MAX_TOKENS, num_blocks=NUM_BLOCKS, sampling=sampling)
+    assert drawn == expected[:2]
+
+
+def test_a_killed_rank_is_lost_whether_a_step_waits_for_it_or_nobody_does(two: Spread) -> None:
+    """Stopped first, so that the step is surely in the middle when the rank dies."""
+    (pid,) = two.ranks.pids
+    os.kill(pid, signal.SIGSTOP)
+    killer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(RankLost):
+        generate(two.runner, [[5, 6, 7]], 4, num_blocks=NUM_BLOCKS)
+    killer.join()
+    assert two.lost.wait(TIMEOUT_S)
+    with pytest.raises(RankLost):
+        two.runner.execute([make_row("a", [5], 0, [0], sampling=GREEDY)])
+
+
+def test_what_a_rank_cannot_load_is_said_by_it_and_no_child_is_left(folder: Path, tmp_path: Path) -> None:
+    request = LoadModel(str(tmp_path), str(tmp_path), "", EngineSettings(), {}, b"salt")
+    with Ranks(Parallel(2), "cpu") as ranks:
+        ranks.begin_load(request)
+        with pytest.raises(RankFailed, match=r"rank 1: .*cannot be loaded"):
+            ranks.end_load(ignore_progress)
+        (pid,) = ranks.pids
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [Parallel(4), Parallel(1, 3), Parallel(2, 3)])
+def test_more_ranks_than_two(
+    folder: Path, parallel: Parallel, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    with spread(folder, parallel) as made:
+        check_invariance(made, prompts, expected)
+    assert not any(psutil.pid_exists(pid) for pid in made.ranks.pids)
+    assert not made.lost.is_set()
