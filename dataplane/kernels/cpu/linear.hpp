@@ -215,6 +215,7 @@ inline void multiply_group(const Inputs& in, int first, int group, const uint8_t
   __m256i sum[MR][2];
   for (auto& row : sum) row[0] = row[1] = _mm256_setzero_si256();
   const int16_t* codes = in.codes + size_t(first) * in.padded + group * group_inputs(type);
+#pragma GCC unroll 2
   for (int k = 0; k < kPairs; ++k) {
     __m256i w0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(weights) + 2 * k);
     __m256i w1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(weights) + 2 * k + 1);
@@ -226,39 +227,48 @@ inline void multiply_group(const Inputs& in, int first, int group, const uint8_t
       sum[m][1] = _mm256_add_epi32(sum[m][1], _mm256_madd_epi16(x, w1));
     }
   }
+  // Values of the header are read before anything is stored: the compiler cannot know that stores leave them alone.
   const auto* halves = reinterpret_cast<const uint16_t*>(header);
-  for (int half = 0; half < 2; ++half) {
-    const __m256 scale = Fp16::load8(halves + 8 * half);
+  const __m256 scale[2] = {Fp16::load8(halves), Fp16::load8(halves + 8)};
+  __m256 minimum[2];
+  if constexpr (type == WeightType::kInt4) {
+    minimum[0] = Fp16::load8(halves + kPanel);
+    minimum[1] = Fp16::load8(halves + kPanel + 8);
+  }
+  const size_t groups = in.groups;
+  const float* row_scale = in.scales + first * groups + group;
+  const float* row_sum = in.sums + first * groups + group;
 #pragma GCC unroll 8
-    for (int m = 0; m < MR; ++m) {
-      const size_t at = size_t(first + m) * in.groups + group;
-      const __m256 product = _mm256_cvtepi32_ps(sum[m][half]);
+  for (int m = 0; m < MR; ++m, row_scale += groups, row_sum += groups) {
+    const __m256 own = _mm256_broadcast_ss(row_scale);
+    for (int half = 0; half < 2; ++half) {
       float* to = c + m * kPanel + 8 * half;
-      __m256 total = _mm256_fmadd_ps(product, _mm256_mul_ps(scale, _mm256_broadcast_ss(in.scales + at)), _mm256_loadu_ps(to));
-      if constexpr (type == WeightType::kInt4) {
-        total = _mm256_fmadd_ps(Fp16::load8(halves + kPanel + 8 * half), _mm256_broadcast_ss(in.sums + at), total);
-      }
-      _mm256_storeu_ps(to, total);
+      __m256 total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[m][half]), _mm256_mul_ps(scale[half], own), _mm256_load_ps(to));
+      if constexpr (type == WeightType::kInt4) total = _mm256_fmadd_ps(minimum[half], _mm256_broadcast_ss(row_sum), total);
+      _mm256_store_ps(to, total);
     }
   }
 }
 
+// Group after group for all panels: the rows' codes of a group stay in L1 while the panels pass.
 template <WeightType type>
-inline void panel_codes(const Inputs& in, const void* panel, int first, int n, float* c) {
+inline void panels_codes(const Inputs& in, const void* panel, int panels, int first, int n, float* c) {
   constexpr size_t kHeader = type == WeightType::kInt8 ? 32 : 64;
+  constexpr int kMost = type == WeightType::kInt8 ? 4 : 3;  // rows of a run: more would not fit the registers
   alignas(64) int16_t expanded[group_inputs(type) * kPanel];
-  const auto* at = static_cast<const uint8_t*>(panel);
-  for (int group = 0; group < in.groups; ++group, at += group_bytes(type)) {
-    expand_group<type>(at + kHeader, expanded);
-    for (int m = 0, run = 0; m < n; m += run) {
-      run = run_of(n - m, 5);
-      float* to = c + m * kPanel;
-      switch (run) {
-        case 1: multiply_group<1, type>(in, first + m, group, at, expanded, to); break;
-        case 2: multiply_group<2, type>(in, first + m, group, at, expanded, to); break;
-        case 3: multiply_group<3, type>(in, first + m, group, at, expanded, to); break;
-        case 4: multiply_group<4, type>(in, first + m, group, at, expanded, to); break;
-        default: multiply_group<5, type>(in, first + m, group, at, expanded, to);
+  for (int group = 0; group < in.groups; ++group) {
+    for (int p = 0; p < panels; ++p) {
+      const auto* at = static_cast<const uint8_t*>(panel) + (size_t(p) * in.groups + group) * group_bytes(type);
+      expand_group<type>(at + kHeader, expanded);
+      for (int m = 0, run = 0; m < n; m += run) {
+        run = run_of(n - m, kMost);
+        float* to = c + (p * n + m) * kPanel;
+        switch (run) {
+          case 1: multiply_group<1, type>(in, first + m, group, at, expanded, to); break;
+          case 2: multiply_group<2, type>(in, first + m, group, at, expanded, to); break;
+          case 3: multiply_group<3, type>(in, first + m, group, at, expanded, to); break;
+          default: multiply_group<4, type>(in, first + m, group, at, expanded, to);
+        }
       }
     }
   }
@@ -272,16 +282,12 @@ inline constexpr int kTogether = 4;
 inline void multiply_panels(const Inputs& in, WeightType type, const void* panel, int panels, int inputs, int first,
                             int n, float* c) {
   std::memset(c, 0, sizeof(float) * panels * n * kPanel);
-  const auto coded = [&](auto one) {
-    const auto* at = static_cast<const uint8_t*>(panel);
-    for (int p = 0; p < panels; ++p) one(in, at + p * panel_bytes(type, inputs), first, n, c + p * n * kPanel);
-  };
   switch (type) {
     case WeightType::kFp32: return detail::panels_floats<Fp32>(in, panel, panels, inputs, first, n, c);
     case WeightType::kFp16: return detail::panels_floats<Fp16>(in, panel, panels, inputs, first, n, c);
     case WeightType::kBf16: return detail::panels_floats<Bf16>(in, panel, panels, inputs, first, n, c);
-    case WeightType::kInt8: return coded(detail::panel_codes<WeightType::kInt8>);
-    case WeightType::kInt4: return coded(detail::panel_codes<WeightType::kInt4>);
+    case WeightType::kInt8: return detail::panels_codes<WeightType::kInt8>(in, panel, panels, first, n, c);
+    case WeightType::kInt4: return detail::panels_codes<WeightType::kInt4>(in, panel, panels, first, n, c);
   }
 }
 
