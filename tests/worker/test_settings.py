@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from dataplane.contracts.catalog import Share
+from dataplane.contracts.parallel import Parallel
 from dataplane.worker import settings
 from dataplane.worker.settings import SettingsError
 
@@ -44,6 +45,7 @@ def test_a_tenants_file_that_cannot_be_used_says_why(raw: bytes, named: str) -> 
         (["--port", "1", "--control-socket", "/tmp/" + "x" * 110], "107 bytes"),
         (["--port", "1", "--control-socket", "/c", "--host", "0.0.0.0", "--trust-tenant-header"], "loopback"),
         (["--port", "1", "--control-socket", "/c", "--tenants", "/no/such/file"], "/no/such/file"),
+        (["--port", "1", "--control-socket", "/c", "--tensor-parallel", "2"], "give --model"),
     ],
 )
 def test_a_command_line_that_contradicts_itself_says_what_to_change(arguments: list[str], named: str) -> None:
@@ -53,9 +55,16 @@ def test_a_command_line_that_contradicts_itself_says_what_to_change(arguments: l
 
 def test_engine_settings_come_from_the_command_line(tmp_path: Path) -> None:
     parsed = settings.parse([
-        "--port", "0", "--model", str(tmp_path), "--dtype", "int8", "--kv-dtype", "bf16", "--device", "cpu", "--max-num-seqs", "4",
-        "--max-model-len", "64", "--kv-memory-mb", "2", "--block-size", "16", "--no-prefix-cache",
+        "--port", "0", "--model", str(tmp_path), "--dtype", "int8", "--kv-dtype", "bf16", "--device", "cpu",
+        "--max-num-seqs", "4", "--max-model-len", "64", "--kv-memory-mb", "2", "--block-size", "16", "--no-prefix-cache",
     ])  # fmt: skip
     engine = parsed.engine
     assert (engine.dtype, engine.kv_dtype, engine.device, engine.max_num_seqs) == ("int8", "bf16", "cpu", 4)
     assert (engine.max_model_len, engine.kv_memory_mb, engine.block_size, engine.prefix_cache) == (64, 2, 16, False)
+
+
+def test_ranks_and_stages_come_from_the_command_line_and_are_one_by_default(tmp_path: Path) -> None:
+    command = ["--port", "0", "--model", str(tmp_path)]
+    assert settings.parse(command).parallel == Parallel(1, 1)
+    parsed = settings.parse([*command, "--tensor-parallel", "2", "--pipeline-parallel", "3"])
+    assert parsed.parallel == Parallel(2, 3)
