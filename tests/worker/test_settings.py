@@ -56,7 +56,8 @@ def test_a_command_line_that_contradicts_itself_says_what_to_change(arguments: l
 def test_engine_settings_come_from_the_command_line(tmp_path: Path) -> None:
     parsed = settings.parse([
         "--port", "0", "--model", str(tmp_path), "--dtype", "int8", "--kv-dtype", "bf16", "--device", "cpu",
-        "--max-num-seqs", "4", "--max-model-len", "64", "--kv-memory-mb", "2", "--block-size", "16", "--no-prefix-cache",
+        "--max-num-seqs", "4", "--max-model-len", "64", "--kv-memory-mb", "2", "--block-size", "16",
+        "--no-prefix-cache",
     ])  # fmt: skip
     engine = parsed.engine
     assert (engine.dtype, engine.kv_dtype, engine.device, engine.max_num_seqs) == ("int8", "bf16", "cpu", 4)
