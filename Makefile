@@ -46,7 +46,7 @@ soak: test-setup model  ## the long versions of races, fuzzing, faults, uploads 
 	@$(RUN) -m pytest -q -m slow tests/races
 	@$(RUN) -m pytest -q -m slow tests/api tests/contracts
 	@$(RUN) -m pytest -q -m slow tests/engine
-	@$(RUN) -m pytest -q -m slow tests/kernels
+	@$(RUN) -m pytest -q -m slow tests/kernels tests/model tests/worker
 	@$(RUN) -m pytest -q -m slow tests/e2e
 	@$(RUN) -m pytest -q -m slow tests/faults
 	@$(RUN) -m pytest -q -m slow tests/journeys
