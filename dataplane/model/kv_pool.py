@@ -8,12 +8,10 @@
 int8 keeps one fp32 scale for each head of a slot in ``scales``, in the same order.
 """
 
-import contextlib
-import ctypes
-
 import torch
 from torch import Tensor
 
+from dataplane.model.allocator import give_back_freed_memory
 from dataplane.model.program import Program
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
@@ -56,7 +54,7 @@ class KvPool:
         """Give the memory back to the machine. Nothing may be read or written before :meth:`restore`."""
         self.data = torch.empty(0, dtype=DTYPES[self.dtype])
         self.scales = torch.empty(0)
-        _give_back_freed_memory()
+        give_back_freed_memory()
 
     def write(self, layer: int, slots: Tensor, keys_values: Tensor) -> None:
         """Store ``keys_values`` [n, 2, kv_heads, head_dim] of ``layer`` at ``slots`` [n]: the plain-torch way."""
@@ -75,9 +73,3 @@ class KvPool:
         if self.dtype != "int8":
             return values
         return values * self.scales[layer].view(-1, *self._shape[3:5])[slots][..., None]
-
-
-def _give_back_freed_memory() -> None:
-    """Have the allocator return what it keeps of freed blocks; where it cannot be asked, it does so in its own time."""
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -18,6 +18,7 @@ from dataplane.contracts.parallel import Place
 from dataplane.contracts.ranks import MakePool
 from dataplane.kernels.panels import PRECISIONS
 from dataplane.model import runtime_format
+from dataplane.model.allocator import give_back_freed_memory
 from dataplane.model.architectures import architecture_of
 from dataplane.model.checkpoint import Checkpoint, CheckpointError, weight_files
 from dataplane.model.cpu_runner import SCORED_AT_ONCE_TOKENS, CpuRunner
@@ -196,6 +197,7 @@ def _attach_or_convert(
         return tensor
 
     runtime_format.write(folder, identity, packed_tensors(identity.config, shard, identity.dtype, read))
+    give_back_freed_memory()  # of the copies that packing made
     return _attach(folder, identity, progress)
 
 
