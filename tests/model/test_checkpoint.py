@@ -102,3 +102,24 @@ def test_any_damage_to_the_header_is_a_checkpoint_error_or_leaves_readable_tenso
         tensor = checkpoint.read(name)
         assert tensor.shape == shape
         tensor.clone()  # every byte of it is there
+
+
+def test_a_read_lets_go_of_what_was_read_before(tmp_path: Path) -> None:
+    folder = make_tiny_llama(tmp_path / "model", hidden_size=512, intermediate_size=1024)
+    config = config_of(folder)
+    checkpoint = Checkpoint(folder, config)
+    sums = {name: checkpoint.read(name).sum().item() for name in expected_tensors(config)}
+    assert resident_bytes(folder / "model.safetensors") < checkpoint.total_bytes / 2
+    assert all(checkpoint.read(name).sum().item() == found for name, found in sums.items())
+
+
+def resident_bytes(path: Path) -> int:
+    """What this process has in memory of a file that it has mapped."""
+    of_file, resident_kib = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            of_file = line.endswith(str(path))
+        elif words[0] == "Rss:" and of_file:
+            resident_kib += int(words[1])
+    return resident_kib * 1024

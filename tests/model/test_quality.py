@@ -6,8 +6,8 @@ import pytest
 from text_quality import Quality, measured, windows
 
 MOST_WORSE = {("int8", "fp16"): 0.01, ("int4", "fp16"): 0.08, ("fp32", "int8"): 0.01}
-"""Of fp32's perplexity, by the precisions of weights and of keys and values. The layers of the bundled model were 4 bits
-before, so what int4 costs others is not seen on it."""
+"""Of fp32's perplexity, by the precisions of weights and of keys and values. The layers of the bundled model were 4
+bits before, so what int4 costs others is not seen on it."""
 LEAST_CLOSE = 0.97
 BRIEF_WINDOWS, ALL_WINDOWS = 1, 16
 
