@@ -12,7 +12,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 import torch
-from model_harness import GREEDY, generate, ignore_progress, load_model, make_row, poisoned_runner
+from model_harness import generate, ignore_progress, load_model, make_row, poisoned_runner
 from tiny_models import make_tiny_llama
 
 from dataplane.contracts.catalog import EngineSettings, Share
@@ -40,15 +40,15 @@ class Spread(NamedTuple):
 
 
 @contextmanager
-def spread(folder: Path, parallel: Parallel, num_blocks: int = NUM_BLOCKS) -> Iterator[Spread]:
+def spread(folder: Path, parallel: Parallel, patience_s: float = TIMEOUT_S) -> Iterator[Spread]:
     """Ranks of the model in ``folder``, as the worker sets them up."""
     lost, settings = threading.Event(), EngineSettings()
     request = LoadModel(str(folder), str(folder.parent / "runtime"), "", settings, {}, b"salt")
-    with Ranks(parallel, settings.device, lambda reason: lost.set()) as ranks:
+    with Ranks(parallel, settings.device, lambda reason: lost.set(), patience_s) as ranks:
         ranks.begin_load(request)
         model = load(folder, folder.parent / "runtime", settings, ignore_progress, place=ranks.place)
         ranks.end_load(ignore_progress)
-        what = MakePool(num_blocks, 8, 512, 64, threads=1)
+        what = MakePool(NUM_BLOCKS, 8, 512, 64, threads=1)
         executor, pool = model.make_executor(what, ranks.group.all_reduce)
         ranks.make_pools(what)
         leading = LeadingExecutor(executor, ranks, model.program.widths[RESIDUAL])
@@ -151,7 +151,7 @@ def test_a_killed_rank_is_lost_whether_a_step_waits_for_it_or_nobody_does(two: S
     killer.join()
     assert two.lost.wait(TIMEOUT_S)
     with pytest.raises(RankLost):
-        two.runner.execute([make_row("a", [5], 0, [0], sampling=GREEDY)])
+        two.runner.execute([make_row("a", [5], 0, [0])])
 
 
 def test_what_a_rank_cannot_load_is_said_by_it_and_no_child_is_left(folder: Path, tmp_path: Path) -> None:
@@ -173,3 +173,14 @@ def test_more_ranks_than_two(
         check_invariance(made, prompts, expected)
     assert not any(psutil.pid_exists(pid) for pid in made.ranks.pids)
     assert not made.lost.is_set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", TWO, ids=["tensor", "pipeline"])
+def test_a_rank_that_hangs_is_lost_too(folder: Path, parallel: Parallel) -> None:
+    with spread(folder, parallel, patience_s=10) as made:
+        os.kill(made.ranks.pids[0], signal.SIGSTOP)
+        with pytest.raises(RankLost):
+            made.pool.release()
+        with pytest.raises(RankLost):
+            made.runner.execute([make_row("a", [5], 0, [0])])

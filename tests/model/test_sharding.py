@@ -21,6 +21,7 @@ from dataplane.model.architectures import architecture_of
 from dataplane.model.executor import Executor
 from dataplane.model.kv_pool import KvPool
 from dataplane.model.loader import LoadedModel, LoadError
+from dataplane.model.packing import LAYOUT_VERSION
 from dataplane.model.parallel.sharding import shard_of
 from dataplane.model.quantize import quantize
 from dataplane.model.reference import ReferenceExecutor
@@ -110,6 +111,8 @@ def test_each_rank_maps_and_keeps_only_its_part(tmp_path: Path) -> None:
     assert held[2] == held[3] == (everything - vocabulary) // 4
     assert "head" in parts[0].weights.matrices
     assert all("head" not in part.weights.matrices for part in parts[1:])
+    written = sorted(path.name.rpartition(f"fp32-{LAYOUT_VERSION}")[2] for path in (tmp_path / "runtime").iterdir())
+    assert written == ["", "-t0of2-p0of2", "-t0of2-p1of2", "-t1of2-p0of2", "-t1of2-p1of2"]
     pools = [part.make_executor(ROOM)[1].data.numel() for part in (whole, *parts)]
     assert pools[1:] == [pools[0] // 4] * 4
 

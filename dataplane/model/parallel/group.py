@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dataplane.contracts.parallel import Place
 
-_PATIENCE: Final = timedelta(seconds=60)
+PATIENCE_S: Final = 60.0
 """For a rank that is there and does not answer. One that has ended is noticed at once, by its connections."""
 _INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _LOOPBACK: Final = "lo"
@@ -41,13 +41,15 @@ class Group:
         place: of this rank.
         meeting_dir: a folder that all ranks can write to and nobody else.
         device: of the engine settings.
+        patience_s: for one that does not answer.
     """
 
-    def __init__(self, place: Place, meeting_dir: Path, device: str) -> None:
+    def __init__(self, place: Place, meeting_dir: Path, device: str, patience_s: float = PATIENCE_S) -> None:
         self.place = place
         self.waited_s = 0.0
         self._meeting = meeting_dir / _MEETING
-        self._backend = "nccl" if device == "cuda" else "gloo"
+        self._patience = timedelta(seconds=patience_s)
+        self._device, self._backend = ("cuda", "nccl") if device == "cuda" else ("cpu", "gloo")
         self._across: Any = None
         self._sent: list[tuple[Any, Tensor]] = []
 
@@ -65,11 +67,11 @@ class Group:
                 store=dist.FileStore(str(self._meeting), parallel.ranks),
                 rank=self.place.rank,
                 world_size=parallel.ranks,
-                timeout=_PATIENCE,
+                timeout=self._patience,
             )
             if parallel.tensor > 1 and parallel.pipeline > 1:  # every rank has to call for every group
                 firsts = range(0, parallel.ranks, parallel.tensor)
-                stages = [dist.new_group([*range(first, first + parallel.tensor)], _PATIENCE) for first in firsts]
+                stages = [dist.new_group([*range(first, first + parallel.tensor)], self._patience) for first in firsts]
                 self._across = stages[self.place.stage]
 
     def leave(self) -> None:
@@ -108,7 +110,7 @@ class Group:
             RankLost: that rank has ended.
         """
         parallel = self.place.parallel
-        rows = torch.empty(tokens, width)
+        rows = torch.empty(tokens, width, device=self._device)
         with self._waiting():
             dist.recv(rows, (self.place.rank - parallel.tensor) % parallel.ranks)
         return rows

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -31,7 +31,7 @@ from dataplane.contracts.wire import FrameReader, frame
 from dataplane.model.executor import Executor
 from dataplane.model.kv_pool import KvPool
 from dataplane.model.logits import Logits
-from dataplane.model.parallel.group import Group, RankLost
+from dataplane.model.parallel.group import PATIENCE_S, Group, RankLost
 from dataplane.model.parallel.stage import Stage, as_message, micro_batches
 from dataplane.model.step import Step
 
@@ -65,11 +65,13 @@ class _Child:
             )
         self._frames: FrameReader[FromRank] = FrameReader(FromRank)
 
+    def limit(self, patience_s: float) -> None:
+        """Wait no longer than that for it from now on."""
+        self._connection.settimeout(patience_s)
+
     def send(self, raw: bytes) -> None:
-        try:
+        with self._listening():
             self._connection.sendall(raw)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise RankLost(f"rank {self.place.rank} has ended") from error
 
     def answer(self, progress: Callable[[str, int, int], None] = lambda *figures: None) -> None:
         """Wait for the answer to what was told last.
@@ -92,9 +94,15 @@ class _Child:
         raise RankLost(f"rank {self.place.rank} has ended")
 
     def _received(self) -> bytes:
-        with contextlib.suppress(ConnectionResetError):
+        with self._listening():
             return self._connection.recv(_READ_BYTES)
-        return b""
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        try:
+            yield
+        except (ConnectionError, TimeoutError) as error:
+            raise RankLost(f"rank {self.place.rank} has ended, or does not answer: {error}") from error
 
     def end(self) -> None:
         self._connection.close()
@@ -118,13 +126,20 @@ class Ranks:
         parallel: how many ranks.
         device: of the engine settings.
         lost: called from another thread when a child has ended that was not told to; it gets the reason.
+        patience_s: for one that does not answer, once the weights are attached: a load may take as long as it likes.
     """
 
-    def __init__(self, parallel: Parallel, device: str, lost: Callable[[str], None] = end_process) -> None:
+    def __init__(
+        self,
+        parallel: Parallel,
+        device: str,
+        lost: Callable[[str], None] = end_process,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self.place = Place.of(0, parallel)
         self._meeting_dir = Path(tempfile.mkdtemp(prefix="pagoda-ranks-"))  # for this user alone
-        self.group = Group(self.place, self._meeting_dir, device)
-        self._lost = lost
+        self.group = Group(self.place, self._meeting_dir, device, patience_s)
+        self._lost, self._patience_s = lost, patience_s
         self._ending = threading.Event()
         self._children = [_Child(Place.of(rank, parallel)) for rank in range(1, parallel.ranks)]
         for child in self._children:
@@ -158,6 +173,7 @@ class Ranks:
         """
         for child in self._children:
             child.answer(progress)
+            child.limit(self._patience_s)
 
     def make_pools(self, what: MakePool) -> None:
         """Have every child make its part of the pool, and meet all of them.
