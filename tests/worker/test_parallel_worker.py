@@ -92,7 +92,7 @@ def test_it_listens_to_nobody_else_sleeps_and_wakes_and_ends_with_an_error_when_
     indirect=True,
     ids=["pipeline", "both"],
 )
-def test_all_of_its_processes_end_with_it_at_once_or_in_order(worker: WorkerProcess) -> None:
+def test_all_of_its_processes_end_with_it(worker: WorkerProcess) -> None:
     ask(worker)
     children = processes(worker)
     assert worker.stop() == 0
