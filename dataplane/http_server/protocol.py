@@ -26,6 +26,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     _head_due: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _heads = 0
     _awaits_head = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -44,9 +45,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._awaits_head and self._head_due is None:
             # Any byte ends uvicorn's keep-alive timeout, a blank line before a head too.
             self._wait_for_head()
-        counted = self._awaits_head
+        still_awaited = self._awaits_head
+        heads = self._heads
         super().data_received(data)
-        if self._awaits_head and counted:
+        # what came with the end of a head is its body and perhaps the next request: not to be taken for a long head
+        if still_awaited and heads == self._heads:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.transport.abort()
@@ -63,6 +66,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """End the wait: what follows is a body, which the application bounds."""
         self._stop_waiting()
         self._awaits_head = False
+        self._heads += 1
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -32,6 +32,8 @@ def values_of(kind: inspect.Type) -> st.SearchStrategy[object]:
             return st.lists(values_of(kind.item_type), max_size=3)
         case inspect.VarTupleType():
             return st.lists(values_of(kind.item_type), max_size=3).map(tuple)
+        case inspect.TupleType():
+            return st.tuples(*map(values_of, kind.item_types))
         case inspect.DictType():
             return st.dictionaries(values_of(kind.key_type), values_of(kind.value_type), max_size=3)
         case inspect.EnumType():

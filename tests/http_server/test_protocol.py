@@ -29,8 +29,10 @@ async def _echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _connected(app: Any = _echo) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    config = uvicorn.Config(app, http=BoundedProtocol, port=0, lifespan="off", log_config=None, ws="none")
+async def _connected(
+    app: Any = _echo, kind: type[BoundedProtocol] = BoundedProtocol
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    config = uvicorn.Config(app, http=kind, port=0, lifespan="off", log_config=None, ws="none")
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -104,6 +106,30 @@ async def test_bodies_and_pipelined_requests_are_not_counted_as_heads() -> None:
         request = _HEAD + b"content-length: %d\r\n\r\n" % len(big) + big
         writer.write(request * 3)
         for _ in range(3):
+            assert _ANSWERED in await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(len(big)) == big
+
+
+class _OneRead(BoundedProtocol):
+    """Gets a whole request at once, as an event loop that reads much at a time may hand it over."""
+
+    expected_bytes = 0
+    _waiting = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._waiting += data
+        if len(self._waiting) >= self.expected_bytes:
+            whole, self._waiting = self._waiting, b""
+            super().data_received(whole)
+
+
+async def test_a_body_that_comes_with_its_head_is_not_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    big = b"b" * (2 * MAX_HEAD_BYTES)
+    request = _HEAD + b"content-length: %d\r\n\r\n" % len(big) + big
+    monkeypatch.setattr(_OneRead, "expected_bytes", len(request))
+    async with _connected(kind=_OneRead) as (reader, writer):
+        for _ in range(2):
+            writer.write(request)
             assert _ANSWERED in await reader.readuntil(b"\r\n\r\n")
             assert await reader.readexactly(len(big)) == big
 

@@ -1,8 +1,8 @@
 // A fixed team of threads that run one function together, and the barrier between its phases.
 //
 // A forward pass has hundreds of phases of tens of microseconds: waking a thread for each would cost more than the
-// phase. So the team spins inside a pass, and sleeps between passes after a while. Where a thread is preempted (more
-// work than cores), spinning gives way to sched_yield, so that the thread it waits for can run.
+// phase. So the team spins. Where a thread is late all the same, it was preempted: there is more work than cores, and
+// the others give up their core and sleep until it has caught up.
 #pragma once
 
 #include <immintrin.h>
@@ -16,8 +16,8 @@
 
 namespace pagoda {
 
-inline constexpr int kSpinsBeforeYield = 2000;   // some 30 us: longer than any phase is uneven
-inline constexpr int kYieldsBeforeSleep = 2000;  // then a waiting thread sleeps until it is called
+inline constexpr int kSpins = 3000;  // some 40 us: longer than any phase is uneven, and as long as a wake-up takes
+inline constexpr int kYields = 20;   // then whoever else wants the core may have it
 
 class Team {
  public:
@@ -55,15 +55,10 @@ class Team {
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
       arrived_.store(0, std::memory_order_relaxed);
       turn_.store(turn + 1, std::memory_order_release);
+      turn_.notify_all();
       return;
     }
-    for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins) {
-      if (spins < kSpinsBeforeYield) {
-        _mm_pause();
-      } else {
-        sched_yield();
-      }
-    }
+    wait_while(turn_, turn);
   }
 
  private:
@@ -72,19 +67,22 @@ class Team {
     calls_.notify_all();
   }
 
+  static void wait_while(const std::atomic<uint32_t>& word, uint32_t old) {
+    for (int tries = 0; word.load(std::memory_order_acquire) == old; ++tries) {
+      if (tries < kSpins) {
+        _mm_pause();
+      } else if (tries < kSpins + kYields) {
+        sched_yield();
+      } else {
+        word.wait(old, std::memory_order_acquire);
+      }
+    }
+  }
+
   void serve(int thread) {
     uint32_t seen = 0;
     for (;;) {
-      int spins = 0;
-      while (calls_.load(std::memory_order_acquire) == seen) {
-        if (++spins < kSpinsBeforeYield) {
-          _mm_pause();
-        } else if (spins < kSpinsBeforeYield + kYieldsBeforeSleep) {
-          sched_yield();
-        } else {
-          calls_.wait(seen, std::memory_order_acquire);
-        }
-      }
+      wait_while(calls_, seen);
       seen = calls_.load(std::memory_order_acquire);
       if (stopping_) return;
       work_(context_, thread);
