@@ -1,9 +1,9 @@
 """Everything CI checks, layer by layer, each with its budget of seconds: ``make test``.
 
-Two layers run side by side, and each prints when it ends. The longest come first, so that none is left to run by
-itself; faults mostly wait, so the browser shares its time with them. A layer over its budget is shown and does not
-fail: machines are noisy, and a budget is there to be noticed early. What takes minutes, and finds no more on most days,
-is marked ``slow`` and left to ``make soak``.
+Three layers run side by side on two cores, since those that drive real processes wait for half of their time; each
+prints when it ends. The longest come first, so that none is left to run by itself. A layer over its budget is shown and
+does not fail: machines are noisy, and a budget is there to be noticed early. What takes minutes, and finds no more on
+most days, is marked ``slow`` and left to ``make soak``.
 
 What failed in a layer that drives real processes is tried once more at the end, by itself. If it passes then, the layer
 is UNSTEADY: its output is printed like that of a failure, for a test that a slow neighbour can fail is a test to mend,
@@ -24,7 +24,7 @@ from stack.home import REPOSITORY
 _PYTEST = (sys.executable, "-m", "pytest", "-q")
 _AGAIN = ("--last-failed", "--last-failed-no-failures", "none")
 _TESTS_FAILED = 1
-_SIDE_BY_SIDE = 2
+_SIDE_BY_SIDE = 3
 _SHOWN_CHARACTERS = 8000
 
 
@@ -69,17 +69,17 @@ LAYERS = (
     Layer("imports", (str(Path(sys.executable).with_name("lint-imports")),), 20),
     Layer("types", (sys.executable, "-m", "mypy"), 60),
     _tests("journeys", 180, live=True),
-    _tests("registry", 120, "registry", "races"),
-    _tests("engine", 60, "engine", "sim"),
-    _tests("pure", 60, "architecture", "atomic_file", "catalog", "contracts", "inspect", "sandbox", "spool"),
     _tests("fleet", 120, live=True),
+    _tests("registry", 120, "registry", "races"),
     _tests("control", 100, "tenants", "jobs", "deployments", "metering", "notifications", "isolation"),
-    _tests("rollouts", 120, "rollouts", "api"),
     _tests("worker", 90, live=True),
+    _tests("rollouts", 120, "rollouts", "api"),
+    _tests("model", 90, "model", "kernels"),
     _tests("gateway", 90, "gateway", "http_server", live=True),
     _tests("console", 60),
-    _tests("model", 90, "model", "kernels"),
     _tests("hostile", 60),
+    _tests("engine", 60, "engine", "sim"),
+    _tests("pure", 60, "architecture", "atomic_file", "catalog", "contracts", "inspect", "sandbox", "spool"),
     _tests("text", 60),
     _tests("stack", 30, live=True),
 )
