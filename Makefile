@@ -52,7 +52,7 @@ soak: test-setup model  ## the long versions of races, fuzzing, faults, uploads 
 	@$(RUN) -m pytest -q -m slow tests/journeys
 
 shots: test-setup model  ## remake the screenshots of the README
-	@$(RUN) -m pytest tests/e2e -q --shots docs/images
+	@$(RUN) -m pytest tests/e2e -q -m slow -k photographed --shots docs/images
 
 bench: setup model  ## time the worker beside vLLM in one run (after make peers)
 	@$(RUN) tests/bench/run.py

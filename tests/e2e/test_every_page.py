@@ -188,6 +188,7 @@ def test_the_theme_is_chosen_and_kept(visitor):
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 18, 15)"
 
 
+@pytest.mark.slow
 def test_the_pages_of_the_readme_can_be_photographed(visitor, known_client, product, shots):
     with visitor.window("admin") as admin, visitor.window("user") as page:
         set_limits(admin, {"Requests per minute": "60", "Tokens per minute": "1000"})
