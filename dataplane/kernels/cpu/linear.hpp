@@ -250,28 +250,37 @@ inline void multiply_group(const Inputs& in, int first, int group, const uint8_t
   }
 }
 
-// Group after group for all panels: the rows' codes of a group stay in L1 while the panels pass.
+// One group of one panel: c[m][16] += what its inputs add, for rows first..first+n.
 template <WeightType type>
-inline void panels_codes(const Inputs& in, const void* panel, int panels, int first, int n, float* c) {
+inline void panel_group(const Inputs& in, const uint8_t* at, int group, int first, int n, float* c) {
   constexpr size_t kHeader = type == WeightType::kInt8 ? 32 : 64;
   constexpr int kMost = type == WeightType::kInt8 ? 4 : 3;  // rows of a run: more would not fit the registers
   alignas(64) int16_t expanded[group_inputs(type) * kPanel];
-  for (int group = 0; group < in.groups; ++group) {
-    for (int p = 0; p < panels; ++p) {
-      const auto* at = static_cast<const uint8_t*>(panel) + (size_t(p) * in.groups + group) * group_bytes(type);
-      expand_group<type>(at + kHeader, expanded);
-      for (int m = 0, run = 0; m < n; m += run) {
-        run = run_of(n - m, kMost);
-        float* to = c + (p * n + m) * kPanel;
-        switch (run) {
-          case 1: multiply_group<1, type>(in, first + m, group, at, expanded, to); break;
-          case 2: multiply_group<2, type>(in, first + m, group, at, expanded, to); break;
-          case 3: multiply_group<3, type>(in, first + m, group, at, expanded, to); break;
-          default: multiply_group<4, type>(in, first + m, group, at, expanded, to);
-        }
-      }
+  expand_group<type>(at + kHeader, expanded);
+  for (int m = 0, run = 0; m < n; m += run) {
+    run = run_of(n - m, kMost);
+    float* to = c + m * kPanel;
+    switch (run) {
+      case 1: multiply_group<1, type>(in, first + m, group, at, expanded, to); break;
+      case 2: multiply_group<2, type>(in, first + m, group, at, expanded, to); break;
+      case 3: multiply_group<3, type>(in, first + m, group, at, expanded, to); break;
+      default: multiply_group<4, type>(in, first + m, group, at, expanded, to);
     }
   }
+}
+
+template <WeightType type>
+inline void panels_codes(const Inputs& in, const void* panel, int panels, int first, int n, float* c) {
+  constexpr int kFew = 12;  // rows whose codes stay in L1 as a whole
+  const auto* weights = static_cast<const uint8_t*>(panel);
+  const auto at = [&](int p, int group) { return weights + (size_t(p) * in.groups + group) * group_bytes(type); };
+  if (n <= kFew) {  // weights in the order in which they lie: memory is what bounds few rows
+    for (int p = 0; p < panels; ++p)
+      for (int group = 0; group < in.groups; ++group) panel_group<type>(in, at(p, group), group, first, n, c + p * n * kPanel);
+    return;
+  }
+  for (int group = 0; group < in.groups; ++group)  // the rows' codes of a group stay in L1 while the panels pass
+    for (int p = 0; p < panels; ++p) panel_group<type>(in, at(p, group), group, first, n, c + p * n * kPanel);
 }
 
 }  // namespace detail
