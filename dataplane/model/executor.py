@@ -8,7 +8,7 @@ import structlog
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dataplane.kernels.cpu.library import load_library
+from dataplane.kernels.cpu.binding import load_library
 from dataplane.model.kv_pool import KvPool
 from dataplane.model.logits import Logits
 from dataplane.model.native import NativeExecutor, unsupported

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dataplane.kernels import panels
-from dataplane.kernels.cpu import library as native
+from dataplane.kernels.cpu import binding as native
 from dataplane.model.kv_pool import KvPool
 from dataplane.model.logits import Logits
 from dataplane.model.packing import Packed

@@ -112,7 +112,7 @@ class _Tokens:
         self.eos_token_id = eos_token_ids[0]
 
     def __call__(self, text: Any) -> list[int]:  # noqa: ANN401 - the library's type
-        raise NotImplementedError
+        raise MatcherError("a grammar asked for text to be cut into tokens, which none of ours needs")
 
 
 def _sentence(error: str) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dataplane.engine.runner import Row
 from dataplane.kernels import panels
-from dataplane.kernels.cpu.library import load_library
+from dataplane.kernels.cpu.binding import load_library
 from dataplane.kernels.rotary import frequencies
 from dataplane.model import step as steps
 from dataplane.model.executor import Executor

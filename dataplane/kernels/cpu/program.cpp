@@ -15,7 +15,7 @@ namespace pagoda {
 enum class Kind : int32_t { kEmbed = 0, kAngles = 1, kLinear = 2, kCache = 3, kAttention = 4, kNorm = 5, kSelect = 6, kGreedy = 7 };
 enum class NormKind : int32_t { kNone = 0, kRms = 1, kLayer = 2 };
 
-// Mirrored by dataplane.kernels.cpu.Operation: keep the fields in step.
+// Mirrored by dataplane.kernels.cpu.binding.Operation: keep the fields in step.
 struct Operation {
   int32_t kind;
   int32_t source;       // register read; -1 where there is none
