@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/installed
 
-.PHONY: help setup test-setup up down test soak lint types model shots bench memory gpu peers
+.PHONY: help setup test-setup up down test soak lint types model shots bench report memory gpu peers
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -54,8 +54,14 @@ soak: test-setup model  ## the long versions of races, fuzzing, faults, uploads 
 shots: test-setup model  ## remake the screenshots of the README
 	@$(RUN) -m pytest tests/e2e -q -m slow -k photographed --shots docs/images
 
-bench: setup model  ## time the worker beside vLLM in one run (after make peers)
-	@$(RUN) tests/bench/run.py
+bench: setup model  ## time the worker beside its peers (after make peers); goes on where it was ended; TINY=1 tries it
+	@$(RUN) tests/bench/batch_sweep.py $(if $(TINY),--tiny)
+	@test -e var/bench/quality.json || PYTHONPATH=tests $(RUN) tests/bench/quality.py
+	@$(RUN) tests/bench/run.py $(if $(TINY),--tiny) $(ARGS); status=$$?; \
+		$(RUN) tests/bench/report.py $(if $(TINY),--tiny) && exit $$status
+
+report: $(STAMP)  ## write what make bench has measured so far into docs
+	@$(RUN) tests/bench/report.py --into docs
 
 memory: setup model  ## hold the memory planner against replicas that run (some minutes)
 	@PYTHONPATH=tests $(RUN) tests/bench/memory.py
@@ -64,5 +70,5 @@ gpu: $(STAMP)  ## hold the GPU's kernels against their references, and time them
 	@PYTHONPATH=tests:. $(RUN) tests/bench/gpu.py
 	@$(RUN) -m pytest -q tests/gpu
 
-peers: $(STAMP)  ## install the engines that make bench compares with
+peers: $(STAMP)  ## install the engines that make bench compares with (builds llama.cpp: half an hour)
 	@$(RUN) tests/bench/install_peers.py

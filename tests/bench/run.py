@@ -1,99 +1,156 @@
-"""Benchmark our worker beside a peer in one run, interleaved: ``make bench``.
+"""Benchmark our worker beside its peers in one run, interleaved: ``make bench``.
 
-Each round drives the same prompts against every server in turn. The report gives medians and ranges, and ratios to the
-peer of the same round, since the machine's speed drifts. The control is a run of the same server against itself: its
-ratio shows what the noise alone does.
+In each round every server gets the same calls in turn, and who begins changes from round to round, since the machine's
+speed drifts. What the machine itself can do is measured at the start of each round. A row is written as soon as it is
+measured, and what is written is not measured again: a run that was ended goes on where it was. ``report.py`` makes the
+report, also of half a run.
 """
 
 import argparse
-import json
 import os
-import statistics
 import sys
-from contextlib import ExitStack
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import machine
-import measure
-import servers
-from workloads import workload
+import workloads
+from client import CallFailed
+from result_log import Key, ResultLog
+from servers import RECIPES, REPOSITORY, ServerFailed, Servers, is_installed, measured_commit
+from workloads import Workload
+
+AGAIN = "-again"
+"""Ends the name of the control's row: a server measured once more in the same round."""
+MACHINE = "machine"
+_PRECISIONS = ("pagoda-fp32", "pagoda-fp16", "pagoda-int8", "pagoda-int4")
+_PEERS = ("vllm-fp32", "llama-f16", "llama-q8_0", "llama-q4_0")
+_CONTROL = f"pagoda-int8{AGAIN}"
+_CACHED = ("pagoda-fp32-cache", "pagoda-int8-cache")
+PLAN = {
+    "A": (*_PRECISIONS, *_PEERS, _CONTROL),
+    "B": (*_PRECISIONS, *_PEERS, _CONTROL),
+    "C": (*_PRECISIONS, "pagoda-int8-kv8", *_PEERS, "transformers-fp32", _CONTROL),
+    "D": ("pagoda-fp32", "pagoda-int8", "vllm-fp32", "llama-f16", _CONTROL),
+    **dict.fromkeys(workloads.TENANTS, ("pagoda-int8-tenants",)),
+    **dict.fromkeys(workloads.PREFIXED, _CACHED),
+    workloads.START: ("pagoda-fp32", "transformers-fp32"),
+}
+"""Who is measured by which workload."""
+
+
+class Bench:
+    """Measures what the log does not have yet.
+
+    Args:
+        log: where rows go.
+        servers: that are measured.
+        commit: of the rows.
+        only: names of servers; empty: all of the plan.
+    """
+
+    def __init__(self, log: ResultLog, servers: Servers, commit: str, only: Sequence[str]) -> None:
+        self._log, self._servers, self._commit, self._only = log, servers, commit, only
+        self.failures: list[str] = []
+
+    def measure(self, work: Workload, round_number: int) -> None:
+        """Measure every server of a round that has no row yet."""
+        planned = [name for name in PLAN[work.name] if self._is_wanted(name.removesuffix(AGAIN))]
+        first = round_number % max(1, len(planned))
+        left = [name for name in planned[first:] + planned[:first] if self._key(work, round_number, name) not in self._log]
+        if not left:
+            return
+        figures = {"read_gb_per_s": machine.read_gb_per_s(), "gemm_gflop_per_s": machine.gemm_gflop_per_s()}
+        self._write(self._key(work, round_number, MACHINE), figures)
+        for name in left:
+            self._measure(self._key(work, round_number, name), work)
+
+    def peak_per_s(self, round_number: int) -> float | None:
+        """Return the calls that the tenants' server could answer in this round; None where it was not measured."""
+        peak, *_ = workloads.TENANTS
+        rows = [row for row in self._log.rows if row.key == Key(self._commit, peak, round_number, *PLAN[peak])]
+        return float(rows[-1].figures["calls_per_s"]) if rows else None
+
+    def _is_wanted(self, name: str) -> bool:
+        return is_installed(name) and (not self._only or name in self._only)
+
+    def _key(self, work: Workload, round_number: int, server: str) -> Key:
+        return Key(self._commit, work.name, round_number, server)
+
+    def _measure(self, key: Key, work: Workload) -> None:
+        name = key.server.removesuffix(AGAIN)
+        if work.name == workloads.START:
+            self._servers.end(name)
+        began_s = time.perf_counter()
+        try:
+            with self._servers.awake(name) as server:
+                figures = server.measure(work)
+                if work.name == workloads.START:
+                    figures["start_s"] = time.perf_counter() - began_s
+        except (CallFailed, ServerFailed, OSError, ValueError) as error:
+            # The others go on; the next run tries this one again.
+            self._servers.end(name)
+            self.failures.append(f"{key.workload} round {key.round} {key.server}: {error}")
+            print(f"FAILED {self.failures[-1]}", flush=True)
+        else:
+            self._write(key, figures)
+
+    def _write(self, key: Key, figures: dict[str, float]) -> None:
+        self._log.append(key, figures)
+        shown = ("output_tokens_per_s", "ttft_p50_ms", "tpot_p50_ms", "start_s", "read_gb_per_s", "gemm_gflop_per_s")
+        words = " ".join(f"{name} {figures[name]:.1f}" for name in shown if name in figures)
+        print(f"{key.workload} round {key.round} {key.server:20} {words}", flush=True)
 
 
 def main() -> int:
-    """Run and write the report."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--workloads", default="A,B")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--dtypes", default="fp32")
-    parser.add_argument("--peer", choices=["vllm", "none"], default="vllm")
-    parser.add_argument("--out", type=Path, default=servers.REPOSITORY / "var" / "bench" / "serving.json")
-    default_model = servers.REPOSITORY / "var" / "models" / "smollm2-135m-instruct"
-    parser.add_argument("--model", type=Path, default=Path(os.environ.get("PAGODA_MODEL_DIR", default_model)))
+    """Measure whatever is left to measure; 1 when a server failed."""
+    arguments = _parse()
+    out: Path = arguments.out / "tiny" if arguments.tiny else arguments.out
+    log = ResultLog(out / "serving.jsonl", fresh=arguments.fresh)
+    names = workloads.expanded(arguments.workloads)
+    trace = workloads.read_calls(arguments.trace) if arguments.trace else []
+    if "D" in names and not trace:
+        print(f"D is left out: it replays {workloads.TRACE_SOURCE}; name the file with --trace", flush=True)
+        names.remove("D")
+    for name in {name for planned in PLAN.values() for name in planned if not name.endswith(AGAIN)}:
+        if not is_installed(name):
+            print(f"{name} is left out: make peers installs it", flush=True)
+    with Servers(arguments.model, out) as servers:
+        bench = Bench(log, servers, measured_commit(), arguments.servers.split(",") if arguments.servers else ())
+        for round_number in range(arguments.rounds or (2 if arguments.tiny else 5)):
+            for name in names:
+                peak_per_s = bench.peak_per_s(round_number)
+                if name in workloads.TENANTS[1:] and peak_per_s is None:
+                    continue
+                work = workloads.workload(name, round_number, trace, peak_per_s=peak_per_s or 1.0, tiny=arguments.tiny)
+                bench.measure(work, round_number)
+    print(f"written to {out / 'serving.jsonl'}")
+    for failure in bench.failures:
+        print(f"FAILED {failure}")
+    return 1 if bench.failures else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    default_model = REPOSITORY / "var" / "models" / "smollm2-135m-instruct"
+    add = parser.add_argument
+    add("--workloads", default="A,B,C,D,E,F,start", help="with commas (A,B,C,D,E,F,start)")
+    add("--servers", default="", help=f"with commas; default: all of the plan, out of {', '.join(RECIPES)}")
+    add("--rounds", type=int, help="5, or 2 where they are tiny")
+    add("--trace", type=Path, default=os.environ.get("PAGODA_BENCH_TRACE"), help=f"for D: {workloads.TRACE_SOURCE}")
+    add("--fresh", action="store_true", help="begin anew instead of going on")
+    add("--tiny", action="store_true", help="a few short calls, into a folder of their own: to try the benchmark itself")
+    add("--model", type=Path, default=Path(os.environ.get("PAGODA_MODEL_DIR", default_model)))
+    add("--out", type=Path, default=REPOSITORY / "var" / "bench")
     arguments = parser.parse_args()
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-
-    report: dict[str, Any] = {
-        "machine": {"read_gb_per_s": machine.read_gb_per_s(), "gemm_gflop_per_s": machine.gemm_gflop_per_s()},
-        "cpus": os.cpu_count(),
-        "rounds": arguments.rounds,
-        "runs": [],
-    }
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(servers.pagoda(arguments.model, arguments.out.parent, dtype))
-            for dtype in arguments.dtypes.split(",")
-        ]
-        if arguments.peer == "vllm":
-            started.append(stack.enter_context(servers.vllm(arguments.model, arguments.out.parent)))
-        for name in arguments.workloads.split(","):
-            for server in started:
-                measure.run(server.base_url, server.model, workload(name, seed=99))
-            for round_number in range(arguments.rounds):
-                work = workload(name, seed=round_number)
-                for server in [*started, started[0]]:
-                    figures = measure.run(server.base_url, server.model, work).as_dict()
-                    report["runs"].append({"workload": name, "round": round_number, "server": server.name, **figures})
-                    print(f"{name} round {round_number} {server.name:14} {figures}", flush=True)
-    report["summary"] = summarise(report["runs"])
-    arguments.out.write_text(json.dumps(report, indent=2))
-    print(json.dumps({"machine": report["machine"], "summary": report["summary"]}, indent=2))
-    print(f"written to {arguments.out}")
-    return 0
-
-
-def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians and ranges by workload and server; ratios of output tokens/s to the last server of the same round.
-
-    The second run of the first server in each round is the control.
-    """
-    summary: dict[str, Any] = {}
-    for name in sorted({run["workload"] for run in runs}):
-        by_round: dict[int, list[dict[str, Any]]] = {}
-        for run in runs:
-            if run["workload"] == name:
-                by_round.setdefault(run["round"], []).append(run)
-        rows: dict[str, Any] = {}
-        for position, first in enumerate(by_round[0]):
-            label = "control" if position == len(by_round[0]) - 1 else first["server"]
-            mine = [by_round[number][position] for number in by_round]
-            rates = [run["output_tokens_per_s"] for run in mine]
-            peers = [by_round[number][-2]["output_tokens_per_s"] for number in by_round]
-            against = [by_round[number][0]["output_tokens_per_s"] for number in by_round]
-            ratios = [a / b for a, b in zip(rates, against if label == "control" else peers, strict=True)]
-            rows[label] = {
-                "output_tokens_per_s": _spread(rates),
-                "ttft_p50_ms": _spread([run["ttft_p50_ms"] for run in mine]),
-                "tpot_p50_ms": _spread([run["tpot_p50_ms"] for run in mine]),
-                "ratio": _spread(ratios),
-                "client_cpu_share": _spread([run["client_cpu_share"] for run in mine]),
-            }
-        summary[name] = rows
-    return summary
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": round(statistics.median(values), 3), "min": round(min(values), 3), "max": round(max(values), 3)}
+    unknown = [name for name in arguments.servers.split(",") if name and name not in RECIPES]
+    if unknown:
+        parser.error(f"no server {', '.join(unknown)}; there are {', '.join(RECIPES)}")
+    try:
+        workloads.expanded(arguments.workloads)
+    except ValueError as error:
+        parser.error(str(error))
+    return arguments
 
 
 if __name__ == "__main__":

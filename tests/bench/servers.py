@@ -1,88 +1,299 @@
-"""The servers a benchmark drives: our worker, and peers in environments of their own (``make peers``)."""
+"""The servers a benchmark drives: our worker, and peers in environments of their own (``make peers``).
 
+Each is a process group that is started when it is first measured and stays until the end. All are stopped (SIGSTOP) but
+the one that is measured: whatever an idle server does, on a timer or in threads that spin for a while, it does not do
+it on the processors of another.
+"""
+
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
 
+import figures
 import httpx
+from client import Client
+from workloads import Request, Workload
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PEERS = Path(os.environ.get("PAGODA_PEERS_DIR", REPOSITORY / "var" / "peers"))
-_START_TIMEOUT_S = 300.0
+RUNTIME = REPOSITORY / "var" / "bench" / "runtime"
+"""Packed weights of our own servers."""
+_VLLM, _LLAMA = PEERS / "vllm" / "bin", PEERS / "llama.cpp"
+_SEQUENCES, _CONTEXT_TOKENS = 32, 1024
+_START_TIMEOUT_S, _END_TIMEOUT_S, _LOOK_EVERY_S = 900.0, 20.0, 0.05
+
+
+class ServerFailed(RuntimeError):
+    """A server that did not start, or has ended; names its log."""
 
 
 @dataclass(frozen=True)
-class Server:
-    """A running server. ``model`` is the name it wants to hear."""
+class Recipe:
+    """How a server is started.
 
-    name: str
-    base_url: str
-    model: str
+    Attributes:
+        argv: of a model folder and a port; one that takes no port is fed batches instead (:class:`StaticBatches`).
+        program: what must be there.
+        environment: added to ours.
+        extra: fields that it wants in the bodies of requests.
+        batches: it has no port.
+    """
+
+    argv: Callable[[Path, int], list[str]]
+    program: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    batches: bool = False
+
+
+def _pagoda(dtype: str, *options: str, context_tokens: int = _CONTEXT_TOKENS) -> Recipe:
+    def argv(model: Path, port: int) -> list[str]:
+        command = [sys.executable, "-m", "dataplane.worker", "--model", str(model), "--port", str(port)]
+        sizes = ["--max-model-len", str(context_tokens), "--max-num-seqs", str(_SEQUENCES)]
+        return [*command, "--runtime-dir", str(RUNTIME), "--dtype", dtype, *sizes, *options]
+
+    return Recipe(argv, Path(sys.executable))
+
+
+def _vllm() -> Recipe:
+    def argv(model: Path, port: int) -> list[str]:
+        command = [str(_VLLM / "vllm"), "serve", str(model), "--port", str(port), "--dtype", "float32"]
+        sizes = ["--max-model-len", str(_CONTEXT_TOKENS), "--max-num-seqs", str(_SEQUENCES)]
+        return [*command, *sizes, "--no-enable-prefix-caching"]
+
+    environment = {
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_CPU_OMP_THREADS_BIND": "0-1",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        "HF_HUB_OFFLINE": "1",
+        "PATH": f"{_VLLM}:{os.environ['PATH']}",
+    }
+    return Recipe(argv, _VLLM / "vllm", environment)
+
+
+def _llama(name: str) -> Recipe:
+    weights = _LLAMA / f"{name}.gguf"
+
+    def argv(model: Path, port: int) -> list[str]:
+        command = [str(_LLAMA / "llama-server"), "--model", str(weights), "--port", str(port)]
+        threads = str(os.cpu_count())
+        context = str(_SEQUENCES * _CONTEXT_TOKENS)
+        return [*command, "-t", threads, "-tb", threads, "-np", str(_SEQUENCES), "-c", context, "-cb"]
+
+    return Recipe(argv, weights, {"LD_LIBRARY_PATH": str(_LLAMA)}, {"cache_prompt": False})
+
+
+def _transformers() -> Recipe:
+    program = Path(__file__).with_name("static_batches.py")
+    return Recipe(lambda model, port: [sys.executable, str(program), str(model)], program, batches=True)
+
+
+_ALONE = "--no-prefix-cache"
+_CACHE = ("--kv-memory-mb", "1024")
+"""So much that all prompts of a run fit, and that servers which wait do not fill the machine's memory."""
+RECIPES = {
+    **{f"pagoda-{dtype}": _pagoda(dtype, _ALONE) for dtype in ("fp32", "fp16", "int8", "int4")},
+    "pagoda-int8-kv8": _pagoda("int8", "--kv-dtype", "int8", _ALONE),
+    **{f"pagoda-{dtype}-cache": _pagoda(dtype, *_CACHE, context_tokens=2048) for dtype in ("fp32", "int8")},
+    "pagoda-int8-tenants": _pagoda("int8", _ALONE, "--trust-tenant-header"),
+    "vllm-fp32": _vllm(),
+    **{f"llama-{name}": _llama(name) for name in ("f16", "q8_0", "q4_0")},
+    "transformers-fp32": _transformers(),
+}
+"""By name. llama.cpp's weights are those of the same model that its own tool made of the package's."""
+
+
+class Server:
+    """A process group that can be stopped and resumed. It ends with this process, however that ends."""
+
+    def __init__(self, name: str, recipe: Recipe, model: Path, port: int, log: Path) -> None:
+        self.name = name
+        self._log = log
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                recipe.argv(model, port),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if recipe.batches else file,
+                stderr=file,
+                env={**os.environ, **recipe.environment},
+                cwd=REPOSITORY,
+                start_new_session=True,
+            )
+        # A group that is stopped would outlive us unseen: its guard reads a pipe that ends when we do.
+        command = ["sh", "-c", 'cat; kill -KILL -- "-$1"', "guard", str(self._process.pid)]
+        self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+    def measure(self, workload: Workload) -> dict[str, float]:
+        """Drive a workload and return its figures."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Let it do nothing until it is resumed."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """End it and all that it started."""
+        self._guard.kill()
+        self._guard.wait()
+        self._signal(signal.SIGTERM)
+        self.resume()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_END_TIMEOUT_S)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _failed(self) -> ServerFailed:
+        return ServerFailed(f"{self.name} did not start, or has ended; see {self._log}")
+
+
+class HttpServer(Server):
+    """One that speaks OpenAI's API, once it is healthy."""
+
+    def __init__(self, name: str, recipe: Recipe, model: Path, log: Path) -> None:
+        port = _free_port()
+        super().__init__(name, recipe, model, port, log)
+        base_url = f"http://127.0.0.1:{port}"
+        try:
+            self._client = Client(base_url, self._wait_for_model(base_url), dict(recipe.extra))
+        except BaseException:
+            self.end()
+            raise
+
+    def measure(self, workload: Workload) -> dict[str, float]:
+        """Drive a workload; see :meth:`client.Client.run`."""
+        return figures.summarise(self._client.run(workload))
+
+    def _wait_for_model(self, base_url: str) -> str:
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline_s and self._process.poll() is None:
+            with suppress(httpx.HTTPError):
+                if httpx.get(f"{base_url}/health", timeout=2).status_code == httpx.codes.OK:
+                    return str(httpx.get(f"{base_url}/v1/models", timeout=20).json()["data"][0]["id"])
+            time.sleep(_LOOK_EVERY_S)
+        raise self._failed()
+
+
+class StaticBatches(Server):
+    """A program that computes one batch after another: calls wait until a batch is full, and end with its longest."""
+
+    def __init__(self, name: str, recipe: Recipe, model: Path, log: Path) -> None:
+        super().__init__(name, recipe, model, 0, log)
+        try:
+            self._read()
+        except BaseException:
+            self.end()
+            raise
+
+    def measure(self, workload: Workload) -> dict[str, float]:
+        """Compute the calls in batches of as many as there are callers; only tokens that were asked for count."""
+        if workload.warm_up:
+            self._compute(workload.warm_up)
+        size = workload.callers or _SEQUENCES
+        began_s = time.perf_counter()
+        for start in range(0, len(workload.requests), size):
+            self._compute(workload.requests[start : start + size])
+        wall_s = time.perf_counter() - began_s
+        tokens = sum(request.output_tokens for request in workload.requests)
+        calls = len(workload.requests)
+        rates = {"output_tokens_per_s": tokens / wall_s, "calls_per_s": calls / wall_s}
+        return {"calls": calls, **{name: round(value, 4) for name, value in {"wall_s": wall_s, **rates}.items()}}
+
+    def _compute(self, batch: list[Request]) -> None:
+        longest = max(request.output_tokens for request in batch)
+        line = json.dumps({"prompts": [request.prompt for request in batch], "output_tokens": longest}) + "\n"
+        into = self._pipe(self._process.stdin)
+        into.write(line.encode())
+        into.flush()
+        self._read()
+
+    def _read(self) -> None:
+        if not self._pipe(self._process.stdout).readline():
+            raise self._failed()
+
+    @staticmethod
+    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+        assert pipe is not None
+        return pipe
+
+
+class Servers:
+    """Those that were started so far.
+
+    Args:
+        model: the model folder.
+        log_dir: where each writes ``NAME.log``.
+    """
+
+    def __init__(self, model: Path, log_dir: Path) -> None:
+        self._model, self._log_dir = model, log_dir
+        self._started: dict[str, Server] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for name in list(self._started):
+            self.end(name)
+
+    @contextmanager
+    def awake(self, name: str) -> Iterator[Server]:
+        """Run one server, and no other, within the context.
+
+        Raises:
+            ServerFailed: it did not start.
+        """
+        if name not in self._started:
+            kind = StaticBatches if RECIPES[name].batches else HttpServer
+            self._started[name] = kind(name, RECIPES[name], self._model, self._log_dir / f"{name}.log")
+        server = self._started[name]
+        server.resume()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+    def end(self, name: str) -> None:
+        """End a server, if it runs; it is started anew when it is measured next."""
+        if server := self._started.pop(name, None):
+            server.end()
+
+
+def is_installed(name: str) -> bool:
+    """Say whether a server can be started."""
+    return RECIPES[name].program.exists()
+
+
+def measured_commit() -> str:
+    """Name the code that is measured: the last commit that changed it, with a ``+`` where files differ from it."""
+    measured = ["--", "dataplane", "constraints.txt"]
+    commit = _git("log", "-1", "--format=%h", *measured)
+    return f"{commit}+" if _git("status", "--porcelain", *measured) else commit
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@contextmanager
-def _running(name: str, argv: Sequence[str], port: int, log_dir: Path, extra: dict[str, str]) -> Iterator[Server]:
-    base_url = f"http://127.0.0.1:{port}"
-    with (log_dir / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            argv, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **extra}, cwd=REPOSITORY
-        )
-        try:
-            yield Server(name, base_url, _wait_for_model(process, base_url, Path(log.name)))
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-
-def _wait_for_model(process: subprocess.Popen[bytes], base_url: str, log: Path) -> str:
-    deadline_s = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        if process.poll() is not None:
-            break
-        try:
-            if httpx.get(f"{base_url}/health", timeout=2).status_code == httpx.codes.OK:
-                return str(httpx.get(f"{base_url}/v1/models", timeout=2).json()["data"][0]["id"])
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
-    raise RuntimeError(f"the server did not start; see {log}")
-
-
-def pagoda(model_dir: Path, log_dir: Path, dtype: str) -> AbstractContextManager[Server]:
-    """Our own worker, alone on TCP."""
-    port = _free_port()
-    argv = [sys.executable, "-m", "dataplane.worker", "--model", str(model_dir), "--port", str(port)]
-    argv += ["--dtype", dtype, "--max-model-len", "1024", "--max-num-seqs", "32", "--no-prefix-cache"]
-    return _running(f"pagoda-{dtype}", argv, port, log_dir, {})
-
-
-def vllm(model_dir: Path, log_dir: Path) -> AbstractContextManager[Server]:
-    """VLLM on CPU at fp32, installed by ``make peers``."""
-    port = _free_port()
-    argv = [str(PEERS / "vllm" / "bin" / "vllm"), "serve", str(model_dir), "--port", str(port), "--dtype", "float32"]
-    argv += ["--max-model-len", "1024", "--max-num-seqs", "32", "--no-enable-prefix-caching"]
-    extra = {
-        "VLLM_CPU_KVCACHE_SPACE": "2",
-        "VLLM_CPU_OMP_THREADS_BIND": "0-1",
-        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-        "HF_HUB_OFFLINE": "1",
-        "PATH": f"{PEERS / 'vllm' / 'bin'}:{os.environ['PATH']}",
-    }
-    return _running("vllm-fp32", argv, port, log_dir, extra)

@@ -1,61 +1,217 @@
-"""The workloads of the serving benchmarks: which prompts, how many at once. Pure and seeded.
+"""The workloads of the serving benchmark: which prompts, how many at once or when. Pure and seeded.
 
 Prompts are token ids, so every server gets the same ones whatever its tokenizer would have made of a text.
+
+A    one caller, 64 tokens in, 128 out
+B    8 callers, 64 in, 128 out
+C    32 callers, 32-512 in, 16-256 out
+D    a recorded hour of chats, a slice of it, slowed down and shortened by the factors below: calls come when they come
+E    4 tenants, 64 tokens in, 32 out: three call at 0.8 of their share of what the server can do (``E-peak``, 32 callers),
+     ``E-alone`` or, in ``E-flood``, beside a fourth that calls at 10 times its share; ``E-first`` is the same with all
+     calls in one tenant, so that who comes first is served first. Only the three are counted
+F    prompts of 1,024 tokens and a few more: ``F-hit`` all with the same beginning, ``F-miss`` each with its own, one
+     caller; ``F-shared`` and ``F-distinct`` are the same for 8 callers, where nine tokens in ten are shared
+start  one call of 64 tokens in, 4 out, to a server that is started for it
 """
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dataplane.sim.workload import Call, read_trace
+
+CLOSED = {"A": (1, 2), "B": (8, 16), "C": (32, 64)}
+"""Callers, and calls in all."""
+PREFIXED = {"F-hit": (1, 8), "F-miss": (1, 8), "F-shared": (8, 16), "F-distinct": (8, 16)}
+PREFIX_TOKENS = 1024
+TENANTS = ("E-peak", "E-alone", "E-flood", "E-first")
+_TENANTS, _OF_SHARE, _FLOOD_OF_SHARE, _FLOOD_S = 4, 0.8, 10.0, 18.0
+START = "start"
+NAMES = (*CLOSED, "D", *TENANTS, *PREFIXED, START)
+
+SWEEP_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+SWEEP_CONTEXT_TOKENS, SWEEP_PROMPT_TOKENS = 256, 512
+"""Of the model-only sweep: what decoding rows have before them, and what a prompt has."""
+
+TRACE_SOURCE = "AzureLLMInferenceTrace_conv.csv of github.com/Azure/AzurePublicDataset (CC-BY-4.0; Splitwise, ISCA 2024)"
+SLOWDOWN = 4.0
+"""Times longer between two calls of the trace, so that two cores can follow."""
+SHRINK = 8.0
+"""Times shorter prompts and answers, for a small model's context."""
+REPLAY_S = 90.0
+LONGEST_PROMPT_TOKENS, LONGEST_OUTPUT_TOKENS = 768, 192
 
 _FIRST_PLAIN_TOKEN, _LAST_PLAIN_TOKEN = 1_000, 40_000
+_WARM_UP = (32, 8)
+_TINY_TOKENS, _TINY_REPLAY_S = 8, 24.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """One call: ``prompt`` token ids, and how many tokens to generate whatever they are."""
+    """One call: ``prompt`` token ids, how many tokens to generate whatever they are, when it comes, and who makes it."""
 
     prompt: list[int]
     output_tokens: int
+    at_s: float = 0.0
+    tenant: str = ""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """``concurrency`` callers in a closed loop over ``requests``."""
+    """Calls to measure.
+
+    Attributes:
+        name: one of :data:`NAMES`.
+        callers: each makes a call when its last has ended; None: every call comes at its own time.
+        requests: what is measured.
+        warm_up: what is called before, all at once, and not measured.
+        flood: what comes at its own time beside the requests, may be refused, and ends with them.
+    """
 
     name: str
-    concurrency: int
+    callers: int | None
     requests: list[Request]
+    warm_up: list[Request]
+    flood: list[Request] = field(default_factory=list)
 
 
-def _fixed(name: str, concurrency: int, count: int, prompt_tokens: int, output_tokens: int, seed: int) -> Workload:
-    draw = random.Random(seed)
-    return Workload(
-        name,
-        concurrency,
-        [
-            Request([draw.randint(_FIRST_PLAIN_TOKEN, _LAST_PLAIN_TOKEN) for _ in range(prompt_tokens)], output_tokens)
-            for _ in range(count)
-        ],
-    )
+def workload(
+    name: str, seed: int, trace: Sequence[Call] = (), *, peak_per_s: float = 1.0, tiny: bool = False
+) -> Workload:
+    """Draw a workload.
 
-
-def workload(name: str, seed: int) -> Workload:
-    """Return workload ``A`` (1 stream, 64 in, 128 out), ``B`` (8 streams) or ``C`` (32 streams, mixed lengths).
+    Args:
+        name: one of :data:`NAMES`.
+        seed: the same one gives the same calls; D takes another slice of the trace for each.
+        trace: for D, from :func:`read_calls`.
+        peak_per_s: for E, the calls that the server can answer.
+        tiny: a few calls of a few tokens, to try the benchmark itself.
 
     Raises:
-        ValueError: no such workload.
+        ValueError: no such workload, or D without a trace.
     """
-    if name == "A":
-        return _fixed("A", 1, 2, 64, 128, seed)
-    if name == "B":
-        return _fixed("B", 8, 16, 64, 128, seed)
-    if name == "C":
-        draw = random.Random(seed)
-        requests = [
-            Request(
-                [draw.randint(_FIRST_PLAIN_TOKEN, _LAST_PLAIN_TOKEN) for _ in range(draw.randint(32, 512))],
-                draw.randint(16, 256),
-            )
-            for _ in range(64)
-        ]
-        return Workload("C", 32, requests)
-    raise ValueError(f"no workload {name!r}; there are A, B and C")
+    draw = random.Random(seed)
+    if name in CLOSED:
+        made = _closed(name, draw)
+    elif name in PREFIXED:
+        made = _prefixed(name, draw)
+    elif name in TENANTS:
+        made = _tenants(name, draw, peak_per_s)
+    elif name == START:
+        made = Workload(name, 1, [Request(_tokens(draw, 64), 4)], [])
+    elif name == "D":
+        made = _replayed(draw, trace, seed, _TINY_REPLAY_S if tiny else REPLAY_S)
+    else:
+        raise ValueError(f"no workload {name!r}; there are {', '.join(NAMES)}")
+    return _tiny(made) if tiny else made
+
+
+def expanded(names: str) -> list[str]:
+    """Read a list of names with commas; E and F are all of their parts.
+
+    Raises:
+        ValueError: a name that is none.
+    """
+    parts = {"E": TENANTS, "F": tuple(PREFIXED)}
+    found = [part for name in names.split(",") for part in parts.get(name, (name,))]
+    if unknown := [name for name in found if name not in NAMES]:
+        raise ValueError(f"no workload {', '.join(unknown)}; there are {', '.join(NAMES)}, E and F")
+    return found
+
+
+def read_calls(path: Path) -> list[Call]:
+    """Read a whole trace with its own lengths.
+
+    Raises:
+        ValueError: not a trace that :func:`dataplane.sim.workload.read_trace` knows.
+    """
+    calls, _ = read_trace(path, count=1 << 40, context_tokens=1 << 40)
+    return calls
+
+
+def sliced(calls: Sequence[Call], number: int, replay_s: float) -> list[Call]:
+    """Return the calls of a slice that takes ``replay_s`` to replay, scaled; after the last slice the first follows."""
+    span_s = replay_s / SLOWDOWN
+    slices = max(1, int(calls[-1].arrival_s // span_s))
+    return [
+        replace(
+            call,
+            arrival_s=call.arrival_s % span_s * SLOWDOWN,
+            prompt_tokens=_shrunk(call.prompt_tokens, LONGEST_PROMPT_TOKENS),
+            output_tokens=_shrunk(call.output_tokens, LONGEST_OUTPUT_TOKENS),
+        )
+        for call in calls
+        if call.arrival_s // span_s == number % slices
+    ]
+
+
+def _shrunk(tokens: int, longest: int) -> int:
+    return min(longest, max(2, round(tokens / SHRINK)))
+
+
+def _tokens(draw: random.Random, count: int) -> list[int]:
+    return [draw.randint(_FIRST_PLAIN_TOKEN, _LAST_PLAIN_TOKEN) for _ in range(count)]
+
+
+def _warm_up(draw: random.Random, callers: int) -> list[Request]:
+    prompt_tokens, output_tokens = _WARM_UP
+    return [Request(_tokens(draw, prompt_tokens), output_tokens) for _ in range(callers)]
+
+
+def _closed(name: str, draw: random.Random) -> Workload:
+    callers, count = CLOSED[name]
+    mixed = name == "C"
+    requests = [
+        Request(_tokens(draw, draw.randint(32, 512) if mixed else 64), draw.randint(16, 256) if mixed else 128)
+        for _ in range(count)
+    ]
+    return Workload(name, callers, requests, _warm_up(draw, callers))
+
+
+def _prefixed(name: str, draw: random.Random) -> Workload:
+    callers, count = PREFIXED[name]
+    shared = name in ("F-hit", "F-shared")
+    own_tokens, output_tokens = (16, 16) if callers == 1 else (PREFIX_TOKENS // 9, 16)
+    common = _tokens(draw, PREFIX_TOKENS)
+    requests = [
+        Request((common if shared else _tokens(draw, PREFIX_TOKENS)) + _tokens(draw, own_tokens), output_tokens)
+        for _ in range(count)
+    ]
+    first = [Request(common + _tokens(draw, own_tokens), 2)] if shared else []
+    return Workload(name, callers, requests, [*_warm_up(draw, callers), *first])
+
+
+def _replayed(draw: random.Random, trace: Sequence[Call], number: int, replay_s: float) -> Workload:
+    if not trace:
+        raise ValueError(f"workload D replays a trace: give its path with --trace ({TRACE_SOURCE})")
+    requests = [
+        Request(_tokens(draw, call.prompt_tokens), call.output_tokens, call.arrival_s)
+        for call in sliced(trace, number, replay_s)
+    ]
+    return Workload("D", None, requests, _warm_up(draw, 8))
+
+
+def _tenants(name: str, draw: random.Random, peak_per_s: float) -> Workload:
+    share_per_s = peak_per_s / _TENANTS
+
+    def calls(tenant: str, calls_per_s: float) -> list[Request]:
+        named = "all" if name == "E-first" else tenant
+        count = max(1, round(calls_per_s * _FLOOD_S))
+        return [Request(_tokens(draw, 64), 32, number / calls_per_s, named) for number in range(count)]
+
+    if name == "E-peak":
+        return Workload(name, 32, calls("all", 64 / _FLOOD_S), _warm_up(draw, 32))
+    counted = [one for tenant in range(1, _TENANTS) for one in calls(f"tenant-{tenant}", _OF_SHARE * share_per_s)]
+    flood = [] if name == "E-alone" else calls("flooding", _FLOOD_OF_SHARE * share_per_s)
+    return Workload(name, None, counted, _warm_up(draw, 32), flood)
+
+
+def _tiny(made: Workload) -> Workload:
+    count = min(len(made.requests), 2 if made.name in PREFIXED else 4)
+    return replace(
+        made,
+        requests=[replace(one, output_tokens=min(one.output_tokens, _TINY_TOKENS)) for one in made.requests[:count]],
+        warm_up=[replace(one, output_tokens=2) for one in made.warm_up[-2:]],
+        flood=made.flood[:4],
+    )

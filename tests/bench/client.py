@@ -1,0 +1,195 @@
+"""A light streaming client for OpenAI-compatible servers.
+
+It shares the processor with what it measures, so it does as little as can be for each piece of a stream: the parser is
+in C, a time is noted, and only the chunk with the usage is decoded.
+"""
+
+import asyncio
+import json
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import httptools
+import uvloop
+from workloads import Request, Workload
+
+from dataplane.contracts import headers
+
+_ALL_S = 1800.0
+_OK = 200
+
+
+@dataclass
+class Timing:
+    """One call: when it was sent, when each piece of text came, when it was over; in seconds of one clock."""
+
+    began_s: float
+    pieces_s: list[float] = field(default_factory=list)
+    ended_s: float = 0.0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All calls of a workload, those of a flood that ended meanwhile, and what the client itself took of a processor."""
+
+    timings: list[Timing]
+    wall_s: float
+    client_cpu_s: float
+    flood: list[Timing] = field(default_factory=list)
+
+
+class CallFailed(RuntimeError):
+    """A call was refused, or its stream ended early: such a run has no figures."""
+
+
+class _Stream(asyncio.Protocol):
+    """One call on a connection of its own."""
+
+    def __init__(self, request: bytes, timing: Timing, done: "asyncio.Future[None]") -> None:
+        self._request, self._timing, self._done = request, timing, done
+        self._parser = httptools.HttpResponseParser(self)
+        self._rest = b""
+        self._now_s = 0.0
+        self._is_whole = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the request."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        """Note the time once for all that came together."""
+        self._now_s = time.perf_counter()
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        """Take the events that are whole."""
+        *events, self._rest = (self._rest + body).split(b"\n\n")
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: bytes) -> None:
+        if b'"completion_tokens"' in event:
+            self._timing.output_tokens = json.loads(event.partition(b"data: ")[2])["usage"]["completion_tokens"]
+        if b'"text":"' in event and b'"text":""' not in event:
+            self._timing.pieces_s.append(self._now_s)
+        elif event == b"data: [DONE]":
+            self._is_whole = True
+
+    def on_message_complete(self) -> None:
+        """The answer is over, in whatever way."""
+        self._timing.ended_s = self._now_s
+        status = self._parser.get_status_code()
+        if status != _OK:
+            self._fail(f"{status}: {self._rest.decode(errors='replace')}")
+        elif not self._is_whole:
+            self._fail("a stream ended without [DONE]")
+        elif not self._done.done():
+            self._done.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Nothing more will come."""
+        self._fail(f"the connection was lost: {error}")
+
+    def _fail(self, why: str) -> None:
+        if not self._done.done():
+            self._done.set_exception(CallFailed(why))
+
+
+class Client:
+    """Calls one server.
+
+    Args:
+        base_url: of the server, ``http://host:port``.
+        model: the name that it wants to hear.
+        extra: fields of the body that this server wants besides.
+    """
+
+    def __init__(self, base_url: str, model: str, extra: dict[str, Any]) -> None:
+        address = urlsplit(base_url)
+        assert address.hostname is not None
+        assert address.port is not None
+        self._host, self._port = address.hostname, address.port
+        self._model, self._extra = model, extra
+
+    def run(self, workload: Workload) -> Measured:
+        """Drive ``workload``, its warm-up first.
+
+        Raises:
+            CallFailed: of any of its calls.
+        """
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(asyncio.wait_for(self._run(workload), _ALL_S))
+
+    async def _run(self, workload: Workload) -> Measured:
+        await asyncio.gather(*(self._call(one, self._encoded(one)) for one in workload.warm_up))
+        # Before the clock runs: a body of a thousand token ids takes a while.
+        calls = [(one, self._encoded(one)) for one in workload.requests]
+        flood = [(one, self._encoded(one)) for one in workload.flood]
+        cpu_before_s, began_s = _cpu_s(), time.perf_counter()
+        flooding = [asyncio.create_task(self._arrival(*call, began_s)) for call in flood]
+        if workload.callers is None:
+            timings = await asyncio.gather(*(self._arrival(*call, began_s) for call in calls))
+        else:
+            timings = await self._closed_loop(calls, workload.callers)
+        wall_s, cpu_s = max(timing.ended_s for timing in timings) - began_s, _cpu_s() - cpu_before_s
+        for task in flooding:
+            task.cancel()
+        ended = await asyncio.gather(*flooding, return_exceptions=True)
+        return Measured(timings, wall_s, cpu_s, [one for one in ended if isinstance(one, Timing)])
+
+    async def _closed_loop(self, calls: Sequence[tuple[Request, bytes]], callers: int) -> list[Timing]:
+        line = iter(calls)
+
+        async def caller() -> list[Timing]:
+            return [await self._call(*call) for call in line]
+
+        return [timing for timings in await asyncio.gather(*(caller() for _ in range(callers))) for timing in timings]
+
+    async def _arrival(self, request: Request, body: bytes, began_s: float) -> Timing:
+        await asyncio.sleep(began_s + request.at_s - time.perf_counter())
+        return await self._call(request, body)
+
+    async def _call(self, request: Request, encoded: bytes) -> Timing:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        timing = Timing(time.perf_counter())
+        transport, _ = await loop.create_connection(
+            lambda: _Stream(encoded, timing, done), self._host, self._port
+        )
+        try:
+            await done
+        finally:
+            transport.close()
+        if timing.output_tokens != request.output_tokens:
+            raise CallFailed(f"a stream ended with {timing.output_tokens} of {request.output_tokens} tokens")
+        return timing
+
+    def _encoded(self, request: Request) -> bytes:
+        body = json.dumps(
+            {
+                "model": self._model,
+                "prompt": request.prompt,
+                "max_tokens": request.output_tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+                **self._extra,
+            }
+        ).encode()
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        )
+        tenant = f"{headers.TENANT}: {request.tenant}\r\n" if request.tenant else ""
+        return f"{head}{tenant}\r\n".encode() + body
+
+
+def _cpu_s() -> float:
+    return sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
