@@ -5,7 +5,7 @@ from pathlib import Path
 from stack.checks import LAYERS
 
 TESTS = Path(__file__).resolve().parents[1]
-APART = {"bench", "gpu"}  # make bench, make gpu
+APART = {"gpu"}  # make gpu
 
 
 def test_every_folder_of_tests_is_in_a_layer() -> None:
