@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dataplane.kernels.triton import gated, kv_write, paged_attention, rms_norm, rotary, sampling, weight_only
+from dataplane.kernels.triton import gated, kv_write, norms, paged_attention, rotary, sampling, weight_only
 from dataplane.kernels.triton.paged_attention import AttentionRows, attention_tiles
 
 FP32, FP16, BF16, INT8 = torch.float32, torch.float16, torch.bfloat16, torch.int8
@@ -168,7 +168,8 @@ def all_attention() -> Iterator[Case]:
             mixed = Sequences((0, 300, 17, 8), (9, 1, 20, 1), group=group, head_dim=head_dim)
             yield mixed.case()
             yield replace(mixed, query=BF16, pool=BF16, options={"window": 24}).case()
-    for query, pool in ((FP32, FP16), (FP32, INT8), (FP16, FP16), (FP16, INT8), (BF16, INT8), (BF16, FP32)):
+    pools = ((FP32, FP16), (FP32, INT8), (FP16, FP16), (FP16, INT8), (BF16, FP16), (BF16, INT8), (BF16, FP32))
+    for query, pool in pools:
         for head_dim in (64, 128, 256):
             yield Sequences((0, 260, 70), (1, 1, 5), kv_heads=2, head_dim=head_dim, query=query, pool=pool).case()
     borders = (0, 6, 7, 8, 63, 64, 254, 255, 256, 257, 510, 511, 512, 513)
@@ -180,6 +181,8 @@ def all_attention() -> Iterator[Case]:
         yield Sequences((255, 256), (1, 2), options={"softcap": softcap}).case()
     yield Sequences((0, 128), (0, 3)).case()  # a row without tokens
     yield Sequences((20,), (1,), group=32).case()  # a group higher than a tensor core
+    yield Sequences((20,), (1,), group=64, head_dim=24).case()
+    yield Sequences((3, 9), (7, 1), head_dim=8).case()  # narrower than a tensor core
     yield Sequences((8190, 8191, 8192), (1, 1, 1), group=1).case()  # from here on splits are longer
     yield Sequences((9000,), (2,), options={"window": 8000}).case()
 
@@ -213,7 +216,7 @@ def write_cases(
 
 
 def norm_cases(dims: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> Iterator[Case]:
-    """Rows with a residual stream, and the heads of a part of a wider matrix."""
+    """Rows with a residual stream, rows of another dtype than the result, and heads of a part of a wider matrix."""
     for dim in dims:
         for dtype in dtypes:
 
@@ -221,12 +224,24 @@ def norm_cases(dims: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> Iterat
                 stream = _random(generator, 3, dim)
                 return [_random(generator, 3, dim, dtype=dtype), _random(generator, dim), 1e-5, stream], {}
 
+            def shifted(generator: torch.Generator, dim: int = dim, dtype: torch.dtype = dtype) -> Any:
+                vectors = [_random(generator, dim) for _ in range(2)]
+                return [_random(generator, 3, dim, dtype=dtype) + 5, *vectors, 1e-5, _random(generator, 3, dim)], {}
+
+            def narrowed(generator: torch.Generator, dim: int = dim, dtype: torch.dtype = dtype) -> Any:
+                given = [_random(generator, 3, dim) + 5, _random(generator, dim), _random(generator, dim), 1e-5]
+                return given, {"out": torch.empty(3, dim, dtype=dtype)}
+
             def heads(generator: torch.Generator, dim: int = dim, dtype: torch.dtype = dtype) -> Any:
-                return [_random(generator, 3, 5, dim, dtype=dtype)[:, 1:4], _random(generator, dim), 1e-6], {}
+                part = _random(generator, 3, 5, dim, dtype=dtype)[:, 1:4]
+                return [part, _random(generator, dim), 1e-6], {"out": part}
 
             name = f"{dim} {dtype}".replace("torch.", "")
-            yield Case(f"{name} residual", rms_norm.rms_norm, rms_norm.reference_rms_norm, rows, changed=(3,))
-            yield Case(f"{name} heads", rms_norm.rms_norm, rms_norm.reference_rms_norm, heads)
+            layer = (norms.layer_norm, norms.reference_layer_norm)
+            yield Case(f"{name} residual", norms.rms_norm, norms.reference_rms_norm, rows, changed=(3,))
+            yield Case(f"{name} heads in place", norms.rms_norm, norms.reference_rms_norm, heads)
+            yield Case(f"{name} residual", *layer, shifted, changed=(4,))
+            yield Case(f"{name} narrowed", *layer, narrowed)
 
 
 def rotary_cases(shapes: tuple[tuple[int, int, int], ...], dtypes: tuple[torch.dtype, ...]) -> Iterator[Case]:
@@ -265,7 +280,10 @@ def gated_cases(dims: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> Itera
 def linear_cases(
     shapes: tuple[tuple[int, int, int], ...], groups: tuple[int | None, ...], dtypes: tuple[torch.dtype, ...]
 ) -> Iterator[Case]:
-    """Rows x inputs x outputs, with a bias where the rows are odd; int4, and int8 by channel or group."""
+    """Rows x inputs x outputs, with a bias where the rows are odd; int4, and int8 by channel or group.
+
+    Inputs that are no whole groups: the weight is filled up, with what would show if it were multiplied.
+    """
     for rows, inputs, outputs in shapes:
         for dtype in dtypes:
             for group in groups:
@@ -276,7 +294,8 @@ def linear_cases(
                     dtype: torch.dtype = dtype,
                     group: int | None = group,
                 ) -> Any:
-                    matrix = _random(generator, shape[2], shape[1]) * shape[1] ** -0.5
+                    whole = {4: weight_only.INT4_GROUP, None: 1}.get(group, group)
+                    matrix = _random(generator, shape[2], shape[1] + -shape[1] % whole) * shape[1] ** -0.5
                     bias = _random(generator, shape[2]) if shape[0] % 2 else None
                     quantised = (
                         weight_only.quantise_int4(matrix) if group == 4 else weight_only.quantise_int8(matrix, group)
@@ -339,7 +358,7 @@ def quick_cases() -> list[Case]:
         *norm_cases((96,), (FP32,)),
         *rotary_cases(((2, 96, 24),), (FP32,)),
         *gated_cases((1030,), (FP16,)),
-        *linear_cases(((3, 160, 70),), (4, None), (FP32,)),
+        *linear_cases(((3, 150, 70),), (4, None, 64), (FP32,)),
         *likeliest_cases((600,)),
     ]
 
@@ -347,15 +366,16 @@ def quick_cases() -> list[Case]:
 def quick_to_compile() -> list[Case]:
     """A few seconds of compiling: what uses tensor cores, and the pipeline of loads."""
     attention = Sequences((0,), (1,), group=4, head_dim=128, query=BF16, pool=BF16).case()
-    return [attention, *linear_cases(((1, 512, 64),), (4,), (BF16,)), *norm_cases((576,), (BF16,))]
+    return [attention, *linear_cases(((1, 512, 64),), (4,), (BF16,)), next(norm_cases((576,), (BF16,)))]
 
 
 def all_to_compile() -> list[Case]:
     """Minutes of compiling: what differs in machine code between the models that we run."""
     one = Sequences((0,), (1,), head_dim=128, query=BF16, pool=BF16)
-    attention = [replace(one, group=group) for group in (1, 3, 5, 8, 32)]
-    for query, pool in ((FP32, FP32), (FP16, FP16), (BF16, BF16), (FP32, INT8), (BF16, INT8)):
-        attention += [replace(one, head_dim=head_dim, query=query, pool=pool) for head_dim in (64, 96, 128, 256)]
+    attention = [replace(one, group=group) for group in (1, 3, 5, 8, 32, 64)]
+    attention += [replace(one, group=64, head_dim=256, query=query, pool=query) for query in (FP32, BF16)]
+    for query, pool in ((FP32, FP32), (FP16, FP16), (BF16, BF16), (BF16, FP16), (FP32, INT8), (BF16, INT8)):
+        attention += [replace(one, head_dim=head_dim, query=query, pool=pool) for head_dim in (8, 64, 96, 128, 256)]
     attention += [replace(one, head_dim=256, options=options) for options in ({"window": 1024}, {"softcap": 50.0})]
     floats = (FP32, FP16, BF16)
     return [
@@ -384,6 +404,7 @@ def all_cases() -> list[Case]:
         *gated_cases((1, 1024, 1536), floats),
         *linear_cases(products, (4, None, 32), floats),
         *linear_cases(((1, 256, 70), (5, 512, 64)), (64, 128), (BF16,)),
+        *linear_cases(((2, 1, 33), (17, 104, 64), (3, 1032, 70)), (4, 64), floats),
         *likeliest_cases((5, 8192, 8193, 49_152)),
         *draw_cases((5, 600, 1025, 8192)),
     ]

@@ -135,7 +135,7 @@ def paged_attention(
     scales = pool if kv_scales is None else kv_scales
     shape = {
         "head_dim": head_dim,
-        "dims": triton.next_power_of_2(head_dim),
+        "dims": max(16, triton.next_power_of_2(head_dim)),  # a tensor core multiplies no less
         "tile_tokens": tile_tokens(group),
         "window": window,
         "min_split": cut.min_split,

@@ -2,7 +2,8 @@
 
 int8 is symmetric, value = scale x code, with a scale for each group of inputs of a channel, or for the whole channel.
 int4 is not, value = minimum + scale x code, in groups of 32 inputs. A group is 16 bytes: input i in the low nibble of
-byte i, input 16 + i in its high one, so that the two halves of a tile are two products and nothing is reordered.
+byte i, input 16 + i in its high one, so that the two halves of a tile are two products and nothing is reordered. The
+last group of a channel may be filled up: rows are then narrower than the weight, by less than a group.
 
 The product is computed as weights x activations, transposed: there are few rows in a decode step and many channels, and
 a tensor core's first factor comes from registers, where the weights are expanded. How the sum over the inputs is cut
@@ -64,14 +65,14 @@ def int8_linear(rows: Tensor, weight: Int8Weight, bias: Tensor | None = None) ->
     Raises:
         ValueError: groups that are neither whole channels nor a multiple of 32 inputs, or ``rows`` of another width.
     """
-    outputs, inputs = weight.codes.shape
-    _check(rows, inputs)
+    outputs, padded = weight.codes.shape
     group = weight.group
-    if group != inputs and group % 32:
+    _check(rows, padded, group)
+    if group != padded and group % 32:
         raise ValueError(f"groups of {group} inputs: make them a multiple of 32, or one for each channel")
-    tile = 128 if group == inputs else next(size for size in (128, 64, 32) if group % size == 0)
-    cut = _cut(len(rows), outputs, inputs, tile)
-    return _launch(_multiply_int8, rows, (weight.codes, weight.scales), bias, outputs, cut, group=group)
+    tile = 128 if group == padded else next(size for size in (128, 64, 32) if group % size == 0)
+    cut = _cut(len(rows), outputs, padded, tile)
+    return _launch(_multiply_int8, rows, (weight.codes, weight.scales), bias, outputs, cut, padded=padded, group=group)
 
 
 def int4_linear(rows: Tensor, weight: Int4Weight, bias: Tensor | None = None) -> Tensor:
@@ -80,18 +81,19 @@ def int4_linear(rows: Tensor, weight: Int4Weight, bias: Tensor | None = None) ->
     Raises:
         ValueError: inputs that are not a multiple of 32, or ``rows`` of another width.
     """
-    outputs, inputs = weight.codes.shape[0], weight.codes.shape[1] * 2
-    _check(rows, inputs)
-    if inputs % INT4_GROUP:
-        raise ValueError(f"{inputs} inputs: int4 takes a multiple of {INT4_GROUP}")
-    cut = _cut(len(rows), outputs, inputs, 4 * INT4_GROUP)
+    outputs, padded = weight.codes.shape[0], weight.codes.shape[1] * 2
+    _check(rows, padded, INT4_GROUP)
+    if padded % INT4_GROUP:
+        raise ValueError(f"{padded} inputs: int4 takes a multiple of {INT4_GROUP}")
+    cut = _cut(len(rows), outputs, padded, 4 * INT4_GROUP)
     tensors = (weight.codes, weight.scales, weight.minimums)
-    return _launch(_multiply_int4, rows, tensors, bias, outputs, cut, groups=cut.inputs // INT4_GROUP)
+    groups = cut.inputs // INT4_GROUP
+    return _launch(_multiply_int4, rows, tensors, bias, outputs, cut, padded=padded, groups=groups)
 
 
-def _check(rows: Tensor, inputs: int) -> None:
-    if rows.shape[1] != inputs or not rows.is_contiguous():
-        raise ValueError(f"rows of {tuple(rows.shape)}, strides {rows.stride()}: dense rows of {inputs} are needed")
+def _check(rows: Tensor, padded: int, group: int) -> None:
+    if not padded - group < rows.shape[1] <= padded or not rows.is_contiguous():
+        raise ValueError(f"rows of {tuple(rows.shape)}, strides {rows.stride()}: dense rows of {padded} are needed")
 
 
 def _cut(tokens: int, outputs: int, inputs: int, tile_inputs: int) -> _Cut:
@@ -139,6 +141,7 @@ def _multiply_int8(
     tokens: tl.int32,
     outputs: tl.int32,
     inputs: tl.constexpr,
+    padded: tl.constexpr,
     group: tl.constexpr,
     tile_outputs: tl.constexpr,
     tile_inputs: tl.constexpr,
@@ -153,9 +156,9 @@ def _multiply_int8(
     column = tl.arange(0, tile_inputs)
     span = tl.cdiv(tl.cdiv(inputs, tile_inputs), splits) * tile_inputs
     begin = tl.program_id(2) * span
-    codes_at = codes + channel.to(tl.int64)[:, None] * inputs + column[None, :]
+    codes_at = codes + channel.to(tl.int64)[:, None] * padded + column[None, :]
     rows_at = rows + row.to(tl.int64)[None, :] * inputs + column[:, None]
-    scales_at = scales + channel.to(tl.int64) * (inputs // group)
+    scales_at = scales + channel.to(tl.int64) * (padded // group)
     sums = tl.zeros([tile_outputs, tile_rows], tl.float32)
     for start in range(begin, tl.minimum(begin + span, inputs), tile_inputs):
         inside = start + column < inputs
@@ -178,6 +181,7 @@ def _multiply_int4(
     tokens: tl.int32,
     outputs: tl.int32,
     inputs: tl.constexpr,
+    padded: tl.constexpr,
     groups: tl.constexpr,
     tile_outputs: tl.constexpr,
     tile_inputs: tl.constexpr,
@@ -193,21 +197,22 @@ def _multiply_int4(
     column = half // 16 * 32 + half % 16
     span = tl.cdiv(tl.cdiv(inputs, tile_inputs), splits) * tile_inputs
     begin = tl.program_id(2) * span
-    channel_group = channel.to(tl.int64)[:, None] * (inputs // 32) + group[None, :]
+    channel_group = channel.to(tl.int64)[:, None] * (padded // 32) + group[None, :]
     codes_at = codes + channel_group[:, :, None] * 16 + byte[None, None, :]
     rows_at = rows + row.to(tl.int64)[None, :] * inputs + column[:, None]
     sums = tl.zeros([tile_outputs, tile_rows], tl.float32)
     for start in range(begin, tl.minimum(begin + span, inputs), tile_inputs):
-        stored = (channel < outputs)[:, None] & (start // 32 + group < inputs // 32)[None, :]
+        stored = (channel < outputs)[:, None] & (start // 32 + group < padded // 32)[None, :]
         both = tl.load(codes_at + start // 2, mask=stored[:, :, None], other=0)
         scale = tl.load(scales + channel_group + start // 32, mask=stored, other=0.0).to(tl.float32)[:, :, None]
         minimum = tl.load(minimums + channel_group + start // 32, mask=stored, other=0.0).to(tl.float32)[:, :, None]
         low = tl.reshape((both & 15).to(tl.float32) * scale + minimum, (tile_outputs, groups * 16)).to(dot)
         high = tl.reshape((both >> 4).to(tl.float32) * scale + minimum, (tile_outputs, groups * 16)).to(dot)
-        wanted = (start + column < inputs)[:, None] & (row < tokens)[None, :]
-        sums = tl.dot(low, tl.load(rows_at + start, mask=wanted, other=0.0).to(dot), sums, input_precision="ieee")
-        upper = tl.load(rows_at + start + 16, mask=wanted, other=0.0).to(dot)
-        sums = tl.dot(high, upper, sums, input_precision="ieee")
+        there = (row < tokens)[None, :]
+        first = tl.load(rows_at + start, mask=(start + column < inputs)[:, None] & there, other=0.0).to(dot)
+        sums = tl.dot(low, first, sums, input_precision="ieee")
+        second = tl.load(rows_at + start + 16, mask=(start + column + 16 < inputs)[:, None] & there, other=0.0).to(dot)
+        sums = tl.dot(high, second, sums, input_precision="ieee")
     _finish(sums, channel, row, bias, out, partial, tokens, outputs, splits, biased)
 
 
@@ -273,8 +278,13 @@ def quantise_int4(weight: Tensor) -> Int4Weight:
     least, greatest = groups.amin(-1), groups.amax(-1)
     scales, minimums = ((greatest - least) / 15).half(), least.half()
     codes = ((groups - minimums.float()[..., None]) / _divisor(scales)).round().clamp(0, 15).to(torch.uint8)
-    both = codes[..., :16] | codes[..., 16:] << 4
-    return Int4Weight(both.reshape(outputs, inputs // 2), scales, minimums)
+    return Int4Weight(paired(codes.view(outputs, inputs)), scales, minimums)
+
+
+def paired(codes: Tensor) -> Tensor:
+    """Return int4 codes [outputs, inputs], a byte each, two to a byte [outputs, inputs / 2]; see the module."""
+    low, high = codes.view(len(codes), -1, 2, INT4_GROUP // 2).unbind(2)
+    return (low | high << 4).flatten(1)
 
 
 def _divisor(scales: Tensor) -> Tensor:
@@ -295,4 +305,5 @@ def expanded(weight: Int8Weight | Int4Weight) -> Tensor:
 
 def reference_linear(rows: Tensor, weight: Int8Weight | Int4Weight, bias: Tensor | None = None) -> Tensor:
     """Do the same with the expanded matrix, in fp64; [n, outputs] fp64."""
-    return F.linear(rows.double(), expanded(weight).double(), None if bias is None else bias.double())
+    matrix = expanded(weight)[:, : rows.shape[1]]
+    return F.linear(rows.double(), matrix.double(), None if bias is None else bias.double())
