@@ -5,55 +5,25 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
 import torch
 from model_harness import generate, ignore_progress, load_model, make_row, poisoned_runner
+from ranks_harness import NUM_BLOCKS, TIMEOUT_S, Spread, spread
 from tiny_models import make_tiny_llama
 
-from dataplane.contracts.catalog import EngineSettings, Share
-from dataplane.contracts.generation import LoadModel, Submit
+from dataplane.contracts.catalog import EngineSettings
+from dataplane.contracts.generation import LoadModel
 from dataplane.contracts.parallel import Parallel
-from dataplane.contracts.ranks import MakePool
 from dataplane.contracts.sampling import SamplingParams
-from dataplane.engine.config import EngineConfig
-from dataplane.engine.engine import Engine
-from dataplane.model.cpu_runner import CpuRunner
-from dataplane.model.loader import LoadedModel, load
+from dataplane.model.loader import LoadedModel
 from dataplane.model.parallel.group import RankLost
-from dataplane.model.parallel.ranks import LeadingExecutor, RankFailed, Ranks, SpreadPool
-from dataplane.model.program import RESIDUAL
+from dataplane.model.parallel.ranks import RankFailed, Ranks
 
-NUM_BLOCKS, MAX_TOKENS, TIMEOUT_S = 64, 12, 120.0
+MAX_TOKENS = 12
 TWO = [Parallel(2), Parallel(1, 2)]
-
-
-class Spread(NamedTuple):
-    runner: CpuRunner
-    pool: SpreadPool
-    ranks: Ranks
-    lost: threading.Event
-
-
-@contextmanager
-def spread(folder: Path, parallel: Parallel, patience_s: float = TIMEOUT_S) -> Iterator[Spread]:
-    """Ranks of the model in ``folder``, as the worker sets them up."""
-    lost, settings = threading.Event(), EngineSettings()
-    request = LoadModel(str(folder), str(folder.parent / "runtime"), "", settings, {}, b"salt")
-    with Ranks(parallel, settings.device, lambda reason: lost.set(), patience_s) as ranks:
-        ranks.begin_load(request)
-        model = load(folder, folder.parent / "runtime", settings, ignore_progress, place=ranks.place)
-        ranks.end_load(ignore_progress)
-        what = MakePool(NUM_BLOCKS, 8, 512, 64, threads=1)
-        executor, pool = model.make_executor(what, ranks.group.all_reduce)
-        ranks.make_pools(what)
-        leading = LeadingExecutor(executor, ranks, model.program.widths[RESIDUAL])
-        runner = CpuRunner(model.config, leading, pool, model.context_tokens)
-        yield Spread(runner, SpreadPool(pool, ranks), ranks, lost)
 
 
 @pytest.fixture(scope="module")
@@ -108,26 +78,6 @@ def test_logits_are_those_of_one_process(one: LoadedModel, two: Spread, prompts:
         (scored,) = runner.execute([row])
         found.append(torch.tensor([score.logprob for score in scored.scores]))  # type: ignore[union-attr]
     torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
-
-
-def test_chunks_and_neighbours_change_no_token(
-    two: Spread, prompts: list[list[int]], expected: list[list[int]]
-) -> None:
-    check_invariance(two, prompts, expected)
-
-
-def test_preempted_and_resumed(two: Spread, prompts: list[list[int]], expected: list[list[int]]) -> None:
-    config = EngineConfig(num_blocks=20, max_num_seqs=8, max_model_len=128, step_token_budget=40)
-    engine = Engine(config, two.runner, {"acme": Share()}, salt_secret=b"s", version_digest="v", eos_token_ids=(2,))
-    tokens: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
-    for index, prompt in enumerate(prompts):
-        engine.submit(Submit(str(index), "acme", prompt, sampling(index)))
-    while engine.has_work:
-        for delta in engine.step():
-            assert not delta.error_code, delta.error_message
-            tokens[delta.request_id] += delta.token_ids
-    assert list(tokens.values()) == expected
-    assert engine.load().num_preemptions > 0
 
 
 def test_every_part_of_the_pool_is_given_back_and_taken_again(
