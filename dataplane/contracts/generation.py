@@ -51,7 +51,8 @@ class Submit(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """A request, tokenised. ``prompt_token_ids`` is never empty.
 
     It becomes ``n`` sequences. The first computes the prompt and has the request's own id; the others begin with its
-    first token, on its blocks. One that ends or is aborted before that takes them with it.
+    first token, on its blocks. One that ends or is aborted before that takes them with it. One that has no token
+    ``queue_wait_s`` after it joined its line ends with QUEUE_TIMEOUT; None lets it wait as long as it takes.
     """
 
     request_id: str
@@ -59,6 +60,7 @@ class Submit(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     prompt_token_ids: list[int]
     sampling: SamplingParams
     n: int = 1
+    queue_wait_s: float | None = None
 
     def sequence_ids(self) -> list[str]:
         """Return the ids that its sequences have, by choice."""

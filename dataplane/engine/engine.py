@@ -2,9 +2,9 @@
 
 Life of a request: ``submit`` checks that it can ever fit and puts it in its tenant's line; the scheduler admits it with
 blocks for its length; each step computes a chunk of it; when nothing is left to compute a token is sampled; it ends by
-a stop token, by length, by ``abort`` or by a failure of its own, and its blocks are free or cached in that same step.
-With its first token the other sequences of a request for several join the line, in front, and find its prompt computed.
-A preemption sends it back to the line with its tokens kept.
+a stop token, by length, by ``abort``, for want of a first token in time or by a failure of its own, and its blocks are
+free or cached in that same step. With its first token the other sequences of a request for several join the line, in
+front, and find its prompt computed. A preemption sends it back to the line with its tokens kept.
 """
 
 from collections import OrderedDict
@@ -26,6 +26,7 @@ from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine import execution, intake
 from dataplane.engine.block_pool import BlockPool, IntegrityError
 from dataplane.engine.config import EngineConfig
+from dataplane.engine.deadlines import Deadlines
 from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.intake import Refusal
 from dataplane.engine.prefix_cache import PrefixCache
@@ -79,6 +80,7 @@ class Engine:
         self._constrain = constrain
         self._sequences: dict[str, Sequence] = {}
         self._forks: dict[str, Submit] = {}  # by their first sequence, which computes the prompt of the others
+        self._deadlines = Deadlines()
         self._refused: list[SequenceDelta] = []  # ended outside a step, to be delivered with the next
         self._unlisted: OrderedDict[str, TenantQueue] = OrderedDict()
         self._shares: dict[str, Share] = {}
@@ -122,6 +124,8 @@ class Engine:
         )
         if sampling.grammar and self._constrain is not None:
             sequence.constraint = self._constrain(request)
+        if request.queue_wait_s is not None:
+            self._deadlines.add(sequence, self._queue.time.now_s + request.queue_wait_s)
         self._sequences[sequence_id] = sequence
         self._queue.enqueue(sequence, in_front=in_front)
 
@@ -169,6 +173,7 @@ class Engine:
         """
         deltas, self._refused = self._refused, []
         self._look_at_the_clock()
+        deltas += self._end_overdue()
         chunks = self._scheduler.schedule().chunks
         rows = [self._row(sequence, num_tokens) for sequence, num_tokens in chunks.items()]
         results = execution.execute(self._runner, rows)
@@ -283,6 +288,14 @@ class Engine:
             cached_tokens=sequence.cached_tokens or 0,
             phases=phases,
         )
+
+    def _end_overdue(self) -> list[SequenceDelta]:
+        """End what has waited for its first token as long as it may."""
+        time = self._queue.time
+        return [
+            self._end(sequence, FinishReason.ERROR, Code.QUEUE_TIMEOUT, intake.waited_too_long(sequence.phases(time)))
+            for sequence in self._deadlines.overdue(self._sequences, time.now_s)
+        ]
 
     def clear_cache(self) -> None:
         """Forget all cached prefixes: the pool's memory is about to be given back.

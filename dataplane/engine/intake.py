@@ -1,8 +1,9 @@
-"""Which requests the engine does not take, and what it says to them."""
+"""Which requests the engine does not take, or no longer, and what it says to them."""
 
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import Submit
 from dataplane.contracts.sampling import MAX_CHOICES
+from dataplane.contracts.usage import Phases
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.tenant_budget import TenantBudget
@@ -56,6 +57,21 @@ def check_room(request: Submit, config: EngineConfig, tenant: TenantQueue) -> No
             f"{len(tenant.waiting)} requests of this tenant are waiting, the limit is "
             f"{config.queue_limit_per_tenant}; retry when some have finished",
         )
+
+
+def waited_too_long(phases: Phases) -> str:
+    """Return the sentence for a request without a token at its deadline; it names what it waited for longest."""
+    causes = {
+        "a part of its tenant's own cap": phases.own_budget_ms,
+        "its turn among the tenants": phases.fair_share_ms,
+        "free KV memory or a free slot": phases.memory_ms,
+        "its prompt to be computed": phases.prefill_ms,
+    }
+    waits_ms = {cause: wait_ms or 0 for cause, wait_ms in causes.items()}
+    return (
+        f"the request had no token after {sum(waits_ms.values()) / 1000:.1f} s, as long as it may wait; it waited "
+        f"longest for {max(waits_ms, key=lambda cause: waits_ms[cause])}; try again when there is less to do"
+    )
 
 
 def too_large(needed_tokens: int, config: EngineConfig, budget: TenantBudget) -> str:

@@ -177,11 +177,17 @@ class Driver:
         return self.submit_several(tenant_id, prompt, max_tokens, **sampling)[0]
 
     def submit_several(
-        self, tenant_id: str, prompt: list[int], max_tokens: int = 8, n: int = 1, **sampling: Any
+        self,
+        tenant_id: str,
+        prompt: list[int],
+        max_tokens: int = 8,
+        n: int = 1,
+        queue_wait_s: float | None = None,
+        **sampling: Any,
     ) -> list[str]:
         """Ask for ``n`` choices; each counts as a request of its own from here on."""
         params = SamplingParams(max_tokens=max_tokens, **sampling)
-        whole = Submit(f"r{len(self.requests)}", tenant_id, prompt, params, n)
+        whole = Submit(f"r{len(self.requests)}", tenant_id, prompt, params, n, queue_wait_s)
         self.engine.submit(whole)
         for choice, request_id in enumerate(whole.sequence_ids()):
             own = msgspec.structs.replace(params, choice=choice)
