@@ -20,6 +20,7 @@ namespace pagoda {
 inline constexpr int kSplit = 256;    // positions of a part
 inline constexpr int kTile = 64;      // positions widened to fp32 at a time: keys of 64 take half of L1
 inline constexpr int kQueries = 8;    // queries of a prompt that are computed together
+inline constexpr int kMaxVectors = 512;  // of a piece: queries times heads
 inline constexpr int kMaxGroup = 64;  // query heads of one KV head
 inline constexpr int kMaxDim = 1024;
 
@@ -88,24 +89,36 @@ inline void widen(const typename Type::Element* from, int dim, float* to) {
   for (int i = 0; i < dim; i += 8) _mm256_store_ps(to + i, Type::load8(from + i));
 }
 
-// to [count][dim] = the keys (kind 0) or values (1) of positions begin..begin+count of a sequence, block after block.
-inline void widen_tile(const Pool& pool, int layer, const Sequence& sequence, int begin, int count, int kind, int head,
-                       float* to) {
-  const int dim = pool.dim;
-  const size_t apart = size_t(2) * pool.kv_heads * dim;  // from one slot of a block to the next
-  for (int done = 0; done < count;) {
-    const int position = begin + done, block = position / pool.block_size, offset = position - block * pool.block_size;
-    const int size = std::min(count - done, pool.block_size - offset);
-    const size_t slot = size_t(sequence.table[block]) * pool.block_size + offset;
-    size_t at = pool.head(layer, slot, kind, head);
-    for (int i = 0; i < size; ++i, at += apart, to += dim) {
+// A sequence's keys and values of one layer and head.
+struct Context {
+  const Pool& pool;
+  const Sequence& sequence;
+  int layer, head;
+
+  size_t slot(int position) const { return slot_of(sequence, position, pool.block_size); }
+
+  // Reads whole slots, all heads' keys and values, in the order in which they lie: so memory gives them three times as
+  // fast as a head at a time (and faster than by prefetching), and what follows finds them in L2.
+  void touch(int first, int count) const {
+    const size_t element = Pool::element_bytes(pool.type), bytes = element * pool.dim * pool.kv_heads * 2;
+    for (int position = first; position < first + count; ++position) {
+      const uint8_t* at = pool.data + element * pool.head(layer, slot(position), 0, 0);
+      for (size_t line = 0; line < bytes; line += 64) static_cast<void>(*static_cast<const volatile uint8_t*>(at + line));
+    }
+  }
+
+  // to [count][dim] = the keys or the values of positions first..first+count
+  void widen(int first, int count, int kind, float* to) const {
+    const int dim = pool.dim;
+    for (int position = first; position < first + count; ++position, to += dim) {
+      const size_t at = pool.head(layer, slot(position), kind, head);
       switch (pool.type) {
-        case KvType::kFp32: widen<Fp32>(reinterpret_cast<const float*>(pool.data) + at, dim, to); break;
-        case KvType::kFp16: widen<Fp16>(reinterpret_cast<const uint16_t*>(pool.data) + at, dim, to); break;
-        case KvType::kBf16: widen<Bf16>(reinterpret_cast<const uint16_t*>(pool.data) + at, dim, to); break;
+        case KvType::kFp32: detail::widen<Fp32>(reinterpret_cast<const float*>(pool.data) + at, dim, to); break;
+        case KvType::kFp16: detail::widen<Fp16>(reinterpret_cast<const uint16_t*>(pool.data) + at, dim, to); break;
+        case KvType::kBf16: detail::widen<Bf16>(reinterpret_cast<const uint16_t*>(pool.data) + at, dim, to); break;
         case KvType::kInt8: {
           const auto* from = reinterpret_cast<const int8_t*>(pool.data) + at;
-          const __m256 scale = _mm256_set1_ps(pool.scales[pool.scale(layer, slot + i, kind, head)]);
+          const __m256 scale = _mm256_set1_ps(pool.scales[pool.scale(layer, slot(position), kind, head)]);
           for (int d = 0; d < dim; d += 8) {
             const __m256i codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + d)));
             _mm256_store_ps(to + d, _mm256_mul_ps(_mm256_cvtepi32_ps(codes), scale));
@@ -113,9 +126,8 @@ inline void widen_tile(const Pool& pool, int layer, const Sequence& sequence, in
         }
       }
     }
-    done += size;
   }
-}
+};
 
 // scores[r][0..4) = query r . keys 0..3, for R queries
 template <int R>
@@ -201,17 +213,17 @@ struct Attention {
   int window;      // 0: none; else a query sees its own position and window - 1 before it
 };
 
-// The vectors (query, head of the KV head's group) of one piece of work: queries [begin, end) of a sequence.
+// One piece of work: queries [begin, end) of a sequence with KV heads [first_head, last_head).
 struct Piece {
   int sequence;
-  int kv_head;
+  int first_head, last_head;
   int begin, end;
 };
 
-// Attends with a piece's vectors to part `split` of the context.
+// Attends with a piece's vectors of one KV head (query, head of its group) to part `split` of the context.
 // most [vectors], total [vectors]: the greatest score and the sum of the exponentials relative to it; part: the
 // weighted values. A vector that sees nothing of the part has total 0.
-inline void attend_part(const Attention& op, const Pool& pool, const Sequence& sequence, const Piece& piece,
+inline void attend_part(const Attention& op, const Pool& pool, const Sequence& sequence, const Piece& piece, int head,
                         const float* queries, size_t stride, int split, AttentionScratch& scratch, float* most,
                         float* total) {
   const int dim = pool.dim, group = op.heads / pool.kv_heads, vectors = (piece.end - piece.begin) * group;
@@ -222,14 +234,16 @@ inline void attend_part(const Attention& op, const Pool& pool, const Sequence& s
   int low[kQueries * kMaxGroup], high[kQueries * kMaxGroup];
   for (int v = 0; v < vectors; ++v) {
     const int q = piece.begin + v / group;
-    query[v] = queries + size_t(sequence.first + q) * stride + (piece.kv_head * group + v % group) * dim;
+    query[v] = queries + size_t(sequence.first + q) * stride + (head * group + v % group) * dim;
     high[v] = std::min(until, sequence.position + q + 1);
     low[v] = op.window > 0 ? std::max(from, sequence.position + q + 1 - op.window) : from;
   }
   const int seen_from = std::max(from, low[0]) / 4 * 4;  // windows only move on: nobody sees what is before the first's
+  const detail::Context context{pool, sequence, op.layer, head};
   for (int begin = seen_from; begin < until; begin += kTile) {
     const int count = std::min(kTile, until - begin);
-    detail::widen_tile(pool, op.layer, sequence, begin, count, 0, piece.kv_head, scratch.tile);
+    if (head == piece.first_head && piece.last_head > head + 1) context.touch(begin, count);
+    context.widen(begin, count, 0, scratch.tile);
     for (int v = 0, run = 0; v < vectors; v += run) {
       run = detail::run_of(vectors - v, 3);
       float* to[3];
@@ -279,7 +293,7 @@ inline void attend_part(const Attention& op, const Pool& pool, const Sequence& s
   }
   for (int begin = seen_from; begin < until; begin += kTile) {
     const int count = std::min(kTile, until - begin);
-    detail::widen_tile(pool, op.layer, sequence, begin, count, 1, piece.kv_head, scratch.tile);
+    context.widen(begin, count, 1, scratch.tile);
     for (int v = 0, run = 0; v < vectors; v += run) {
       run = detail::run_of(vectors - v, 3);
       const float* weights[3];
@@ -319,23 +333,28 @@ inline void merge_part(float& most, float& total, float* values, float part_most
 inline void attend(const Attention& op, const Pool& pool, const Sequence& sequence, const Piece& piece,
                    const float* queries, size_t stride, float* out, size_t out_stride, AttentionScratch& scratch) {
   const int dim = pool.dim, group = op.heads / pool.kv_heads, vectors = (piece.end - piece.begin) * group;
-  float most[kQueries * kMaxGroup], total[kQueries * kMaxGroup];
-  float part_most[kQueries * kMaxGroup], part_total[kQueries * kMaxGroup];
-  for (int v = 0; v < vectors; ++v) total[v] = 0;
+  float most[kMaxVectors], total[kMaxVectors], part_most[kMaxVectors], part_total[kMaxVectors];
+  std::fill_n(total, vectors * (piece.last_head - piece.first_head), 0.0f);
   const int first_seen = op.window > 0 ? std::max(0, sequence.position + piece.begin + 1 - op.window) : 0;
   const int splits = (sequence.position + piece.end + kSplit - 1) / kSplit;
   for (int split = first_seen / kSplit; split < splits; ++split) {
-    attend_part(op, pool, sequence, piece, queries, stride, split, scratch, part_most, part_total);
-    for (int v = 0; v < vectors; ++v) {
-      merge_part(most[v], total[v], scratch.running + v * dim, part_most[v], part_total[v], scratch.part + v * dim, dim);
+    for (int head = piece.first_head; head < piece.last_head; ++head) {
+      attend_part(op, pool, sequence, piece, head, queries, stride, split, scratch, part_most, part_total);
+      const int first = (head - piece.first_head) * vectors;
+      for (int v = 0; v < vectors; ++v) {
+        merge_part(most[first + v], total[first + v], scratch.running + size_t(first + v) * dim, part_most[v],
+                   part_total[v], scratch.part + v * dim, dim);
+      }
     }
   }
-  for (int v = 0; v < vectors; ++v) {
-    const int q = piece.begin + v / group;
-    float* to = out + size_t(sequence.first + q) * out_stride + (piece.kv_head * group + v % group) * dim;
-    const __m256 inverse = _mm256_set1_ps(1.0f / total[v]);
-    const float* from = scratch.running + v * dim;
-    for (int i = 0; i < dim; i += 8) _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_loadu_ps(from + i), inverse));
+  for (int head = piece.first_head; head < piece.last_head; ++head) {
+    for (int v = 0; v < vectors; ++v) {
+      const int q = piece.begin + v / group, at = (head - piece.first_head) * vectors + v;
+      float* to = out + size_t(sequence.first + q) * out_stride + (head * group + v % group) * dim;
+      const __m256 inverse = _mm256_set1_ps(1.0f / total[at]);
+      const float* values = scratch.running + size_t(at) * dim;
+      for (int i = 0; i < dim; i += 8) _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_loadu_ps(values + i), inverse));
+    }
   }
 }
 

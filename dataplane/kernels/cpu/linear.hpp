@@ -17,9 +17,11 @@
 
 namespace pagoda {
 
-inline constexpr int kPanel = 16;   // output channels of a panel
-inline constexpr int kRows = 96;    // rows computed against a panel before the next: they and it stay in L2
-inline constexpr int kInputs = 256; // inputs of a panel that are expanded at a time: they stay in L1
+inline constexpr int kPanel = 16;      // output channels of a panel
+inline constexpr int kRows = 96;       // rows computed against a panel before the next: they and it stay in L2
+inline constexpr int kAhead = 4096;    // bytes from the fetching of codes to their use
+inline constexpr int kFloatRows = 6;   // rows of a run: their sums fill the registers
+inline constexpr int kInputs = 128;    // inputs of a panel that are expanded at a time: they stay in L1
 
 enum class WeightType : int32_t { kFp32 = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
 
@@ -93,17 +95,19 @@ namespace detail {
 // c[p][m][16] += rows[m][0..inputs) x panel p, the panels `apart` elements from each other.
 //
 // Every sum is one chain of FMAs in the order of the inputs, whatever MR and P are: a row's result is the same bits alone
-// and among others. One chain waits for itself, so few rows take several panels at once.
+// and among others. One row waits for memory, and several panels at once are streams that the processor sees for itself.
+// More rows compute in between: weights are fetched from `ahead` on meanwhile, `pace` bytes for each input.
 template <int MR, int P, class Weights>
 inline void multiply(const float* rows, size_t stride, const typename Weights::Element* panel, size_t apart, int inputs,
-                     float* c) {
+                     const char* ahead, size_t pace, float* c) {
   __m256 sum[MR][2 * P];
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 8
-    for (int i = 0; i < 2 * P; ++i) sum[m][i] = _mm256_loadu_ps(c + (i / 2 * MR + m) * kPanel + i % 2 * 8);
+    for (int i = 0; i < 2 * P; ++i) sum[m][i] = _mm256_load_ps(c + (i / 2 * MR + m) * kPanel + i % 2 * 8);
   }
-  for (int k = 0; k < inputs; ++k, panel += kPanel) {
+  for (int k = 0; k < inputs; ++k, panel += kPanel, ahead += pace) {
+    if constexpr (P == 1) _mm_prefetch(ahead, _MM_HINT_T0);
     __m256 w[2 * P];
 #pragma GCC unroll 8
     for (int i = 0; i < 2 * P; ++i) w[i] = Weights::load8(panel + i / 2 * apart + i % 2 * 8);
@@ -117,7 +121,7 @@ inline void multiply(const float* rows, size_t stride, const typename Weights::E
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 8
-    for (int i = 0; i < 2 * P; ++i) _mm256_storeu_ps(c + (i / 2 * MR + m) * kPanel + i % 2 * 8, sum[m][i]);
+    for (int i = 0; i < 2 * P; ++i) _mm256_store_ps(c + (i / 2 * MR + m) * kPanel + i % 2 * 8, sum[m][i]);
   }
 }
 
@@ -127,20 +131,22 @@ inline int run_of(int n, int most) {
   return (n + runs - 1) / runs;
 }
 
+// c[m][16] += rows x panel for n rows in runs, which share the fetching of `ahead_bytes` from `ahead` on.
 template <class Weights>
 inline void multiply_rows(const float* rows, size_t stride, const typename Weights::Element* panel, int inputs, int n,
-                          float* c) {
-  for (int m = 0, run = 0; m < n; m += run) {
-    run = run_of(n - m, 6);
+                          const char* ahead, size_t ahead_bytes, float* c) {
+  const size_t pace = ahead_bytes / inputs * run_of(n, kFloatRows) / n;
+  for (int m = 0, run = 0; m < n; m += run, ahead += pace * inputs) {
+    run = run_of(n - m, kFloatRows);
     const float* from = rows + m * stride;
     float* to = c + m * kPanel;
     switch (run) {
-      case 1: multiply<1, 1, Weights>(from, stride, panel, 0, inputs, to); break;
-      case 2: multiply<2, 1, Weights>(from, stride, panel, 0, inputs, to); break;
-      case 3: multiply<3, 1, Weights>(from, stride, panel, 0, inputs, to); break;
-      case 4: multiply<4, 1, Weights>(from, stride, panel, 0, inputs, to); break;
-      case 5: multiply<5, 1, Weights>(from, stride, panel, 0, inputs, to); break;
-      default: multiply<6, 1, Weights>(from, stride, panel, 0, inputs, to);
+      case 1: multiply<1, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to); break;
+      case 2: multiply<2, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to); break;
+      case 3: multiply<3, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to); break;
+      case 4: multiply<4, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to); break;
+      case 5: multiply<5, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to); break;
+      default: multiply<6, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to);
     }
   }
 }
@@ -155,49 +161,46 @@ inline void panel_floats(const Inputs& in, const void* panel, int inputs, int fi
     const int size = std::min(kInputs, inputs - k);
     const float* rows = in.rows + first * in.stride + k;
     const Element* part = weights + size_t(k) * kPanel;
+    const size_t bytes = sizeof(Element) * size * kPanel;
+    const char* ahead = reinterpret_cast<const char*>(part) + bytes;  // the part after this
     if (std::is_same_v<Element, float> || n <= kDirect) {
-      multiply_rows<Weights>(rows, in.stride, part, size, n, c);
+      multiply_rows<Weights>(rows, in.stride, part, size, n, ahead, bytes, c);
       continue;
     }
     for (int i = 0; i < size * kPanel; i += 8) _mm256_store_ps(expanded + i, Weights::load8(part + i));
-    multiply_rows<Fp32>(rows, in.stride, expanded, size, n, c);
+    multiply_rows<Fp32>(rows, in.stride, expanded, size, n, ahead, bytes, c);
   }
 }
 
 template <class Weights>
 inline void panels_floats(const Inputs& in, const void* panel, int panels, int inputs, int first, int n, float* c) {
-  using Element = typename Weights::Element;
-  const auto* weights = static_cast<const Element*>(panel);
+  const auto* weights = static_cast<const typename Weights::Element*>(panel);
   const float* rows = in.rows + first * in.stride;
   const size_t apart = size_t(inputs) * kPanel;
-  if (n == 1 && panels == 4) return multiply<1, 4, Weights>(rows, in.stride, weights, apart, inputs, c);
+  if (n == 1 && panels == 4) return multiply<1, 4, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
   if (n == 2 && panels == 4) {
-    multiply<2, 2, Weights>(rows, in.stride, weights, apart, inputs, c);
-    return multiply<2, 2, Weights>(rows, in.stride, weights + 2 * apart, apart, inputs, c + 4 * kPanel);
+    multiply<2, 2, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
+    return multiply<2, 2, Weights>(rows, in.stride, weights + 2 * apart, apart, inputs, nullptr, 0, c + 4 * kPanel);
   }
   for (int p = 0; p < panels; ++p) panel_floats<Weights>(in, weights + p * apart, inputs, first, n, c + p * n * kPanel);
 }
 
-// Two inputs of 16 channels as int16, pair after pair: what VPMADDWD takes.
+// 32 bytes of codes as int16, two inputs of 16 channels after two others: what VPMADDWD takes.
 template <WeightType type>
-inline void expand_group(const uint8_t* codes, int16_t* to) {
-  auto* out = reinterpret_cast<__m256i*>(to);
+inline void widen_codes(const uint8_t* codes, __m256i* to) {
   if constexpr (type == WeightType::kInt8) {
-    for (int i = 0; i < 64 * kPanel / 16; ++i) {
-      const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes) + i);
-      _mm256_store_si256(out + i, _mm256_cvtepi8_epi16(packed));
-    }
+    const auto* halves = reinterpret_cast<const __m128i*>(codes);
+    to[0] = _mm256_cvtepi8_epi16(_mm_loadu_si128(halves));
+    to[1] = _mm256_cvtepi8_epi16(_mm_loadu_si128(halves + 1));
   } else {
     const __m256i nibble = _mm256_set1_epi8(15);
-    for (int quad = 0; quad < 8; ++quad) {
-      const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes) + quad);
-      const __m256i low = _mm256_and_si256(both, nibble);
-      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
-      _mm256_store_si256(out + 4 * quad, _mm256_cvtepu8_epi16(_mm256_castsi256_si128(low)));
-      _mm256_store_si256(out + 4 * quad + 1, _mm256_cvtepu8_epi16(_mm256_extracti128_si256(low, 1)));
-      _mm256_store_si256(out + 4 * quad + 2, _mm256_cvtepu8_epi16(_mm256_castsi256_si128(high)));
-      _mm256_store_si256(out + 4 * quad + 3, _mm256_cvtepu8_epi16(_mm256_extracti128_si256(high, 1)));
-    }
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    const __m256i low = _mm256_and_si256(both, nibble);
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
+    to[0] = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(low));
+    to[1] = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(low, 1));
+    to[2] = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(high));
+    to[3] = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(high, 1));
   }
 }
 
@@ -208,23 +211,33 @@ inline __m256i pair(const int16_t* codes) {
 }
 
 // c[m][16] += scale of row and channel x (codes of the rows x codes of the group) [+ minimum x sum of the row]
-template <int MR, WeightType type>
-inline void multiply_group(const Inputs& in, int first, int group, const uint8_t* header, const int16_t* weights,
+// `weights`: the group's codes, as they are stored or, for many rows, widened before.
+template <int MR, WeightType type, bool widened>
+inline void multiply_group(const Inputs& in, int first, int group, const uint8_t* header, const void* weights,
                            float* c) {
-  constexpr int kPairs = group_inputs(type) / 2;
+  constexpr int kPairs = type == WeightType::kInt8 ? 1 : 2;  // of inputs in 32 bytes of codes
+  constexpr int kSteps = group_inputs(type) / 2 / kPairs;
   __m256i sum[MR][2];
   for (auto& row : sum) row[0] = row[1] = _mm256_setzero_si256();
   const int16_t* codes = in.codes + size_t(first) * in.padded + group * group_inputs(type);
 #pragma GCC unroll 2
-  for (int k = 0; k < kPairs; ++k) {
-    __m256i w0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(weights) + 2 * k);
-    __m256i w1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(weights) + 2 * k + 1);
-    asm("" : "+x"(w0), "+x"(w1));  // loaded once: as operands of the products they would be loaded for every row
+  for (int step = 0; step < kSteps; ++step) {
+    __m256i w[2 * kPairs];
+    if constexpr (widened) {
+      for (int i = 0; i < 2 * kPairs; ++i) w[i] = _mm256_load_si256(static_cast<const __m256i*>(weights) + 2 * kPairs * step + i);
+    } else {
+      widen_codes<type>(static_cast<const uint8_t*>(weights) + 32 * step, w);
+      if (step % 2 == 0) _mm_prefetch(static_cast<const char*>(weights) + 32 * step + kAhead, _MM_HINT_T0);
+    }
+    for (auto& part : w) asm("" : "+x"(part));  // loaded once: as operands of the products they would be for every row
 #pragma GCC unroll 8
-    for (int m = 0; m < MR; ++m) {
-      const __m256i x = pair(codes + size_t(m) * in.padded + 2 * k);
-      sum[m][0] = _mm256_add_epi32(sum[m][0], _mm256_madd_epi16(x, w0));
-      sum[m][1] = _mm256_add_epi32(sum[m][1], _mm256_madd_epi16(x, w1));
+    for (int k = 0; k < kPairs; ++k) {
+#pragma GCC unroll 8
+      for (int m = 0; m < MR; ++m) {
+        const __m256i x = pair(codes + size_t(m) * in.padded + 2 * (kPairs * step + k));
+        sum[m][0] = _mm256_add_epi32(sum[m][0], _mm256_madd_epi16(x, w[2 * k]));
+        sum[m][1] = _mm256_add_epi32(sum[m][1], _mm256_madd_epi16(x, w[2 * k + 1]));
+      }
     }
   }
   // Values of the header are read before anything is stored: the compiler cannot know that stores leave them alone.
@@ -255,16 +268,24 @@ template <WeightType type>
 inline void panel_group(const Inputs& in, const uint8_t* at, int group, int first, int n, float* c) {
   constexpr size_t kHeader = type == WeightType::kInt8 ? 32 : 64;
   constexpr int kMost = type == WeightType::kInt8 ? 4 : 3;  // rows of a run: more would not fit the registers
-  alignas(64) int16_t expanded[group_inputs(type) * kPanel];
-  expand_group<type>(at + kHeader, expanded);
+  const uint8_t* stored = at + kHeader;
+  switch (n) {
+    case 1: return multiply_group<1, type, false>(in, first, group, at, stored, c);
+    case 2: return multiply_group<2, type, false>(in, first, group, at, stored, c);
+  }
+  alignas(64) __m256i widened[group_inputs(type)];
+  for (size_t i = 0; i < (group_bytes(type) - kHeader) / 32; ++i) {
+    widen_codes<type>(stored + 32 * i, widened + (type == WeightType::kInt8 ? 2 : 4) * i);
+    if (i % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(stored) + 32 * i + kAhead, _MM_HINT_T0);
+  }
   for (int m = 0, run = 0; m < n; m += run) {
     run = run_of(n - m, kMost);
     float* to = c + m * kPanel;
     switch (run) {
-      case 1: multiply_group<1, type>(in, first + m, group, at, expanded, to); break;
-      case 2: multiply_group<2, type>(in, first + m, group, at, expanded, to); break;
-      case 3: multiply_group<3, type>(in, first + m, group, at, expanded, to); break;
-      default: multiply_group<4, type>(in, first + m, group, at, expanded, to);
+      case 1: multiply_group<1, type, true>(in, first + m, group, at, widened, to); break;
+      case 2: multiply_group<2, type, true>(in, first + m, group, at, widened, to); break;
+      case 3: multiply_group<3, type, true>(in, first + m, group, at, widened, to); break;
+      default: multiply_group<4, type, true>(in, first + m, group, at, widened, to);
     }
   }
 }

@@ -125,6 +125,16 @@ void rotate(float* head, const float* angles, int dim) {
 
 }  // namespace
 
+// Rows as the next linear layer reads them: normed, or as codes.
+struct Prepared {
+  Prepared() = default;
+  Prepared(size_t rows, size_t widest)
+      : normed(floats(rows * widest)), codes(floats(rows * widest / 2 + kAlignment)),
+        scales(floats(rows * (widest / 32 + 1))), sums(floats(rows * (widest / 32 + 1))) {}
+
+  Buffer normed, codes, scales, sums;
+};
+
 class Program {
  public:
   Program(const Operation* operations, int count, const int32_t* widths, const int32_t* sampled, int registers,
@@ -142,10 +152,8 @@ class Program {
     }
     while (select_ < count && operations_[select_].kind != int32_t(Kind::kSelect)) ++select_;
     const size_t rows = std::max(max_tokens, max_sampled);
-    normed_.reset(floats(rows * widest));
-    codes_.reset(floats(rows * widest / 2 + kAlignment));
-    scales_.reset(floats(rows * (widest / 32 + 1)));
-    sums_.reset(floats(rows * (widest / 32 + 1)));
+    prepared_ = Prepared(rows, widest);
+    for (int i = 0; i < threads; ++i) own_.emplace_back(kOwn, widest);
     scratch_.resize(threads);
   }
 
@@ -174,6 +182,8 @@ class Program {
   int threads() const { return team_.threads(); }
 
  private:
+  static constexpr int kOwn = 2;  // so few rows every thread prepares for itself: waiting for another takes longer
+
   // Which sequence a token is of, and the pieces that attention is cut into: the same for every layer.
   void lay_out() {
     pieces_.clear();
@@ -183,15 +193,17 @@ class Program {
       const Sequence& sequence = step_.sequence[s];
       for (int i = 0; i < sequence.count; ++i) sequence_of_[sequence.first + i] = s;
       for (int begin = 0; begin < sequence.count; begin += queries) {
-        for (int head = 0; head < pool_.kv_heads; ++head) {
-          pieces_.push_back({s, head, begin, std::min(begin + queries, sequence.count)});
+        const int end = std::min(begin + queries, sequence.count);
+        const bool whole = sequence.count == 1 && step_.sequences >= 2 * team_.threads() && heads_ <= kMaxVectors;
+        for (int head = 0; head < pool_.kv_heads; head += whole ? pool_.kv_heads : 1) {
+          pieces_.push_back({s, head, whole ? pool_.kv_heads : head + 1, begin, end});
         }
       }
     }
     for (auto& scratch : scratch_) {
       if (scratch.memory) continue;
       const size_t vectors = size_t(queries) * group, dim = pool_.dim;
-      scratch.memory.reset(floats(kTile * dim + vectors * (kSplit + 2 * dim)));
+      scratch.memory.reset(floats(kTile * dim + vectors * (kSplit + dim) + std::max<size_t>(vectors, heads_) * dim));
       float* at = scratch.memory.get();
       scratch.attention = {at, at + kTile * dim, at + kTile * dim + vectors * kSplit, at + kTile * dim + vectors * (kSplit + dim)};
     }
@@ -228,11 +240,13 @@ class Program {
         case Kind::kGreedy: each(share, [&](int row) { greedy(op, row); }); break;
         case Kind::kAttention: attention(op, share, scratch_[thread].attention); break;
         case Kind::kLinear:
-          if (prepares(op)) {
-            each(share, [&](int row) { prepare(op, row); });
+          if (prepares(op) && rows_ <= kOwn) {
+            for (int row = 0; row < rows_; ++row) prepare(op, row, own_[thread]);
+          } else if (prepares(op)) {
+            each(share, [&](int row) { prepare(op, row, prepared_); });
             team_.barrier();
           }
-          linear(op, shares_[2 * i + 1]);
+          linear(op, shares_[2 * i + 1], rows_ <= kOwn ? own_[thread] : prepared_);
       }
       team_.barrier();
     }
@@ -245,7 +259,7 @@ class Program {
       for (int row = begin; row < end; ++row) one(row);
   }
 
-  float* row(int index, int at) { return registers_[index].get() + size_t(at) * widths_[index]; }
+  float* row(int index, int at) const { return registers_[index].get() + size_t(at) * widths_[index]; }
 
   int position(int token) const {
     const Sequence& sequence = step_.sequence[sequence_of_[token]];
@@ -294,7 +308,7 @@ class Program {
       normalise(NormKind(op.norm), from, op.norm_weight, op.norm_bias, op.inputs, op.epsilon, to);
       return;
     }
-    float* own = normed_.get() + size_t(at) * op.inputs;
+    float* own = prepared_.normed.get() + size_t(at) * op.inputs;
     normalise(NormKind(op.norm), from, op.norm_weight, op.norm_bias, op.inputs, op.epsilon, own);
     for (int i = 0; i < op.inputs; ++i) to[i] += own[i];
   }
@@ -326,40 +340,38 @@ class Program {
 
   bool prepares(const Operation& op) const { return op.norm != 0 || quantised(WeightType(op.weight_type)); }
 
-  void prepare(const Operation& op, int at) {
+  void prepare(const Operation& op, int at, Prepared& into) const {
     const float* from = row(op.source, at);
     if (op.norm != 0) {
-      float* to = normed_.get() + size_t(at) * op.inputs;
+      float* to = into.normed.get() + size_t(at) * op.inputs;
       normalise(NormKind(op.norm), from, op.norm_weight, op.norm_bias, op.inputs, op.epsilon, to);
       from = to;
     }
     const WeightType type = WeightType(op.weight_type);
     if (!quantised(type)) return;
     const int group = group_inputs(type), groups = (op.inputs + group - 1) / group;
-    quantise_row(from, op.inputs, group, codes() + size_t(at) * groups * group, scales_.get() + size_t(at) * groups,
-                 sums_.get() + size_t(at) * groups);
+    quantise_row(from, op.inputs, group, reinterpret_cast<int16_t*>(into.codes.get()) + size_t(at) * groups * group,
+                 into.scales.get() + size_t(at) * groups, into.sums.get() + size_t(at) * groups);
   }
 
-  int16_t* codes() { return reinterpret_cast<int16_t*>(codes_.get()); }
-
-  Inputs inputs(const Operation& op) {
+  Inputs inputs(const Operation& op, const Prepared& prepared) const {
     Inputs in;
-    in.rows = op.norm != 0 ? normed_.get() : registers_[op.source].get();
+    in.rows = op.norm != 0 ? prepared.normed.get() : registers_[op.source].get();
     in.stride = op.norm != 0 ? op.inputs : widths_[op.source];
     const WeightType type = WeightType(op.weight_type);
     if (quantised(type)) {
       in.groups = (op.inputs + group_inputs(type) - 1) / group_inputs(type);
       in.padded = in.groups * group_inputs(type);
-      in.codes = codes();
-      in.scales = scales_.get();
-      in.sums = sums_.get();
+      in.codes = reinterpret_cast<const int16_t*>(prepared.codes.get());
+      in.scales = prepared.scales.get();
+      in.sums = prepared.sums.get();
     }
     return in;
   }
 
-  void linear(const Operation& op, Shares& share) {
+  void linear(const Operation& op, Shares& share, const Prepared& prepared) {
     alignas(64) float sums[kTogether * kRows * kPanel];
-    const Inputs in = inputs(op);
+    const Inputs in = inputs(op, prepared);
     const WeightType type = WeightType(op.weight_type);
     const size_t bytes = panel_bytes(type, op.inputs);
     const int rows = rows_, panels = panels_of(op), chunks = chunks_of(op);
@@ -430,7 +442,8 @@ class Program {
   int heads_ = 1;
   std::vector<int32_t> widths_;
   std::vector<Buffer> registers_;
-  Buffer normed_, codes_, scales_, sums_;
+  Prepared prepared_;
+  std::vector<Prepared> own_;  // a thread's
   Team team_;
   std::vector<Shares> shares_;
   std::vector<int32_t> sequence_of_;
