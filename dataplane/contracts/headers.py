@@ -14,8 +14,11 @@ METER = "x-pagoda-meter"
 
 Two more fields may follow, each after a space: ``p=<prompt tokens>`` and ``c=<cached tokens>``. With them the gateway
 settles the token limit by the replica's count even where the caller asked for no usage."""
+QUEUE_WAIT_S = "x-pagoda-queue-wait-s"
+"""Seconds that a request may wait for its first token in a replica. A gateway takes it from callers too, and always says
+one to the replica."""
 
-INTERNAL = frozenset({TENANT, KEY, REQUEST_ID, ATTEMPT, DEPLOYMENT, VERSION, ARM, FORCED, METER})
+INTERNAL = frozenset({TENANT, KEY, REQUEST_ID, ATTEMPT, DEPLOYMENT, VERSION, ARM, FORCED, METER, QUEUE_WAIT_S})
 PUBLIC_REQUEST_ID = "x-request-id"
 SESSION = "x-pagoda-session"
 """A caller's word for a conversation: requests that share it land on the same arm of a deployment."""

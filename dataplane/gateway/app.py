@@ -100,7 +100,7 @@ class Gateway:
             limiter=self.limiter,
             running=self.running,
             spool=self.spool,
-            proxy=Proxy(self.replicas, self.room, self.settings.silent_replica_s),
+            proxy=Proxy(self.replicas, self.room, self.settings.silent_replica_s, self.settings.max_queue_wait_s),
             metrics=self.metrics,
             bodies=bodies,
         )

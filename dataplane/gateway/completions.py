@@ -109,7 +109,13 @@ class Completions:
         """Find what a request means and hold its caller's limits. Raises as :meth:`_reserve`, and what is not found."""
         choice = arm_choice.of(asked, snapshot, caller, taken.model)
         deployment, version_id = choice.deployment, choice.arm.version_id
-        wait = patience.of(asked, deployment.idle, stream=taken.stream, max_wait_s=self._settings.max_cold_wait_s)
+        wait = patience.of(
+            asked,
+            deployment.idle,
+            stream=taken.stream,
+            max_wait_s=self._settings.max_cold_wait_s,
+            max_queue_wait_s=self._settings.max_queue_wait_s,
+        )
         context_tokens = snapshot.context_tokens(deployment, version_id, caller.tenant.id)
         tokens = limits.request_tokens(
             caller.tenant, caller.key, taken.prompt_tokens, taken.max_tokens, context_tokens, n=taken.n

@@ -260,10 +260,12 @@ def closed_record(exchange: Exchange, attempt: Attempt) -> UsageRecord:
 
 
 def _left_by_choice(exchange: Exchange, attempt: Attempt) -> bool:
-    """Say whether no replica was found because the caller would not wait: else a header could stop any candidate.
+    """Say whether it failed because the caller would not wait: else a header could stop any candidate.
 
     One whose replica was lost has waited for it; that counts against the arm.
     """
+    if attempt.error_code == Code.QUEUE_TIMEOUT.code:
+        return exchange.patience.queue_wait_s is not None
     return exchange.patience.shortened and attempt.number == 1 and attempt.found_s is None
 
 

@@ -1,4 +1,7 @@
-"""How long a request may wait for a replica and what its caller hears meanwhile: by header, else by deployment."""
+"""How long a request may wait, for a replica and in its queue, and what its caller hears meanwhile.
+
+By header; else by deployment, and in the queue as long as the gateway lets everybody.
+"""
 
 import re
 
@@ -15,32 +18,36 @@ _SECONDS = re.compile(r"[0-9]{1,5}(\.[0-9]{1,3})?", re.ASCII)
 class Patience(msgspec.Struct, frozen=True):
     """``wait_s`` for a replica; ``heartbeats``: begin the stream at once and keep it alive by comments.
 
-    ``shortened``: the caller waits less than the deployment would have it wait.
+    ``shortened``: the caller waits less than the deployment would have it wait. ``queue_wait_s``: for its first token
+    from the replica, where the caller said so.
     """
 
     wait_s: float
     heartbeats: bool = False
     shortened: bool = False
+    queue_wait_s: float | None = None
 
 
-def of(asked: Headers, policy: IdlePolicy, *, stream: bool, max_wait_s: float) -> Patience:
+def of(asked: Headers, policy: IdlePolicy, *, stream: bool, max_wait_s: float, max_queue_wait_s: float) -> Patience:
     """Return what ``asked`` says.
 
     Raises:
-        ApiError: INVALID_PARAMETER naming the header: it says nothing we know, more than ``max_wait_s``, or asks for
-            heartbeats of an answer that is no stream.
+        ApiError: INVALID_PARAMETER naming the header: it says nothing we know, more than the most that may be asked
+            for, or asks for heartbeats of an answer that is no stream.
     """
     usual_s = min(float(policy.cold_wait_s), max_wait_s)
-    wait_s = _wait_s(asked, usual_s, max_wait_s)
-    return Patience(wait_s, _heartbeats(asked, stream), shortened=wait_s < usual_s)
+    asked_s = _seconds(asked, headers.COLD_WAIT_S, max_wait_s)
+    wait_s = usual_s if asked_s is None else asked_s
+    queue_wait_s = _seconds(asked, headers.QUEUE_WAIT_S, max_queue_wait_s)
+    return Patience(wait_s, _heartbeats(asked, stream), shortened=wait_s < usual_s, queue_wait_s=queue_wait_s)
 
 
-def _wait_s(asked: Headers, usual_s: float, max_wait_s: float) -> float:
-    text = asked.only(headers.COLD_WAIT_S)
+def _seconds(asked: Headers, name: str, most_s: float) -> float | None:
+    text = asked.only(name)
     if text is None:
-        return usual_s
-    if _SECONDS.fullmatch(text) is None or float(text) > max_wait_s:
-        raise _refused(headers.COLD_WAIT_S, f"must be a number of seconds from 0 to {max_wait_s:.0f}")
+        return None
+    if _SECONDS.fullmatch(text) is None or float(text) > most_s:
+        raise _refused(name, f"must be a number of seconds from 0 to {most_s:.0f}")
     return float(text)
 
 

@@ -39,12 +39,14 @@ class Proxy:
         replicas: who may take them.
         room: where they get there.
         silence_s: how long a replica may say nothing.
+        queue_wait_s: how long a request may wait for its first token in a replica, where its caller does not say.
     """
 
-    def __init__(self, replicas: Replicas, room: WaitingRoom, silence_s: float) -> None:
+    def __init__(self, replicas: Replicas, room: WaitingRoom, silence_s: float, queue_wait_s: float) -> None:
         self._replicas = replicas
         self._room = room
         self._silence_s = silence_s
+        self._queue_wait_s = queue_wait_s
 
     async def serve(self, exchange: Exchange, reply: Reply) -> None:
         """Answer ``exchange``, on a second replica when the first breaks before the caller was sent a byte.
@@ -81,9 +83,8 @@ class Proxy:
         _log.warning("replica_lost", request_id=exchange.request_id, replica_id=replica.replica_id, reason=str(lost))
 
     async def _relay(self, exchange: Exchange, attempt: Attempt, socket: str, reply: Reply) -> None:
-        upstream = await Upstream.open(
-            socket, exchange.endpoint, _trusted_headers(exchange, attempt), exchange.intake.body, self._silence_s
-        )
+        told = self._trusted_headers(exchange, attempt)
+        upstream = await Upstream.open(socket, exchange.endpoint, told, exchange.intake.body, self._silence_s)
         try:
             if upstream.status != _OK:
                 await self._relay_error(exchange, attempt, upstream, reply)
@@ -93,6 +94,22 @@ class Proxy:
                 await self._relay_whole(exchange, attempt, upstream, reply)
         finally:
             upstream.close()
+
+    def _trusted_headers(self, exchange: Exchange, attempt: Attempt) -> list[tuple[str, str]]:
+        """Return all that a replica is told beside the body. No text of the caller's headers is ever among it."""
+        asked_s = exchange.patience.queue_wait_s
+        told = [
+            (headers.REQUEST_ID, exchange.request_id),
+            (headers.ATTEMPT, str(attempt.number)),
+            (headers.TENANT, exchange.caller.tenant.id),
+            (headers.KEY, exchange.caller.key.id),
+            (headers.DEPLOYMENT, exchange.deployment.id),
+            (headers.VERSION, exchange.arm.version_id),
+            (headers.ARM, exchange.arm.name),
+            (headers.METER, "1"),
+            (headers.QUEUE_WAIT_S, f"{self._queue_wait_s if asked_s is None else asked_s:.3f}"),
+        ]
+        return [*told, (headers.FORCED, "1")] if exchange.forced else told
 
     async def _relay_stream(self, exchange: Exchange, attempt: Attempt, upstream: Upstream, reply: Reply) -> None:
         events = EventStream(exchange.intake.n)
@@ -152,21 +169,6 @@ class Proxy:
 def _as_status(error: ErrorBody) -> ApiError:
     """Return the error of a stream that failed before it began: its caller can still have a plain status."""
     return ApiError(Code.named(error.code, Code.INTERNAL), error.message, param=error.param)
-
-
-def _trusted_headers(exchange: Exchange, attempt: Attempt) -> list[tuple[str, str]]:
-    """Return all that a replica is told beside the body. Nothing of the caller's headers is ever among it."""
-    told = [
-        (headers.REQUEST_ID, exchange.request_id),
-        (headers.ATTEMPT, str(attempt.number)),
-        (headers.TENANT, exchange.caller.tenant.id),
-        (headers.KEY, exchange.caller.key.id),
-        (headers.DEPLOYMENT, exchange.deployment.id),
-        (headers.VERSION, exchange.arm.version_id),
-        (headers.ARM, exchange.arm.name),
-        (headers.METER, "1"),
-    ]
-    return [*told, (headers.FORCED, "1")] if exchange.forced else told
 
 
 def _served_headers(exchange: Exchange, attempt: Attempt) -> list[Header]:

@@ -40,6 +40,8 @@ class Settings(msgspec.Struct, frozen=True):
     stalled_client_s: float = 30.0
     silent_replica_s: float = 300.0
     """A replica that says nothing for so long is lost, whatever its socket says; the fleet finds a hang much sooner."""
+    max_queue_wait_s: float = 240.0
+    """The longest that a request may wait for its first token in a replica: less than what makes that one seem lost."""
     drain_s: float = 60.0
     catalog_poll_s: float = 0.5
     lease_ms: int = 10_000

@@ -69,6 +69,7 @@ class CompletionEndpoint(JsonEndpoint):
             prompt_token_ids=prompt_token_ids,
             sampling=sampling,
             n=request.n,
+            queue_wait_s=worker.replica.queue_wait_s if caller.queue_wait_s is None else caller.queue_wait_s,
         )
         answer = AnswerWriter(
             self._endpoint,

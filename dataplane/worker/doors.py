@@ -12,12 +12,14 @@ from dataplane.contracts.errors import ApiError, Code
 DEFAULT_TENANT = "default"
 """Whose requests those are that come without a tenant."""
 _NAME = re.compile(r"^[A-Za-z0-9_.:-]{1,128}$")
+_SECONDS = re.compile(r"[0-9]{1,5}(\.[0-9]{1,3})?", re.ASCII)
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """A request's origin as its door vouches for it.
 
     ``billed``: a gateway sent it for a tenant, so its usage goes to the spool. ``metered``: its stream carries counts.
+    ``queue_wait_s``: how long it may wait for its first token; None is as long as this worker lets everybody.
     """
 
     request_id: str
@@ -31,6 +33,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     forced: bool = False
     billed: bool = False
     metered: bool = False
+    queue_wait_s: float | None = None
 
     @property
     def sequence_id(self) -> str:
@@ -62,6 +65,9 @@ def read_caller(scope: MutableMapping[str, Any], trust_header: bool) -> Caller:
     attempt = found.get(headers.ATTEMPT, "1")
     if not (attempt.isascii() and attempt.isdecimal() and len(attempt) <= 4):
         raise _bad(headers.ATTEMPT)
+    queue_wait_s = found.get(headers.QUEUE_WAIT_S)
+    if queue_wait_s is not None and _SECONDS.fullmatch(queue_wait_s) is None:
+        raise _bad(headers.QUEUE_WAIT_S)
     return Caller(
         request_id=request_id or ids.new_id(ids.Kind.REQUEST),
         trusted=True,
@@ -74,6 +80,7 @@ def read_caller(scope: MutableMapping[str, Any], trust_header: bool) -> Caller:
         forced=found.get(headers.FORCED) == "1",
         billed=request_id is not None and headers.TENANT in found,
         metered=found.get(headers.METER) == "1",
+        queue_wait_s=None if queue_wait_s is None else float(queue_wait_s),
     )
 
 

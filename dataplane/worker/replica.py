@@ -66,10 +66,18 @@ class Replica:
         replica_id: what the fleet calls it.
         stall_s: seconds of pending work without progress after which it calls itself unhealthy.
         parallel: across how many processes its model is spread.
+        queue_wait_s: how long a request may wait for its first token, where its caller does not say; None is for ever.
     """
 
-    def __init__(self, replica_id: str, stall_s: float, parallel: Parallel = Parallel()) -> None:  # noqa: B008 - frozen
+    def __init__(
+        self,
+        replica_id: str,
+        stall_s: float,
+        parallel: Parallel = Parallel(),  # noqa: B008 - frozen
+        queue_wait_s: float | None = None,
+    ) -> None:
         self.replica_id = replica_id
+        self.queue_wait_s = queue_wait_s
         self.engine = EngineClient()
         self.tokenizer = TokenizerClient()
         self.state = ReplicaState.STARTING

@@ -41,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float
     stall_s: float
     client_patience_s: float
+    queue_wait_s: float | None
 
 
 class _TenantShare(Share, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +117,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         drain_s=options.drain_seconds,
         stall_s=options.stall_seconds,
         client_patience_s=options.client_patience_seconds,
+        queue_wait_s=options.queue_wait_seconds,
     )
 
 
@@ -172,4 +174,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--drain-seconds", type=float, default=30.0, help="what SIGTERM leaves to running requests (default 30)")
     add("--stall-seconds", type=float, default=10.0, help="work without progress is unhealthy after (default 10)")
     add("--client-patience-seconds", type=float, default=30.0, help="a client that does not read is cut (default 30)")
+    add("--queue-wait-seconds", type=float, help="a request without a token after so long is a 504 (default: it waits)")
     return parser

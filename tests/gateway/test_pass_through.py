@@ -44,7 +44,7 @@ async def test_what_the_caller_claims_in_internal_headers_never_reaches_a_replic
     world: World, home, clean_redis
 ) -> None:
     async with gateway(world, home, clean_redis) as g:
-        forged = dict.fromkeys(headers.INTERNAL, "forged")
+        forged = dict.fromkeys(headers.INTERNAL - {headers.QUEUE_WAIT_S}, "forged")
         forged |= {"x-request-id": "forged", headers.CLIENT_LABEL: "my-label", "x-other": "forged"}
         response = await g.post(headers=forged)
         seen = g.replicas[0].calls[0].headers
@@ -55,6 +55,18 @@ async def test_what_the_caller_claims_in_internal_headers_never_reaches_a_replic
         assert seen[headers.REQUEST_ID] == response.headers["x-request-id"]
         assert ids.is_id(seen[headers.REQUEST_ID], ids.Kind.REQUEST)
         assert "authorization" not in seen
+
+
+@pytest.mark.parametrize(("asked", "told_s", "forced"), [({}, 240, False), ({headers.QUEUE_WAIT_S: "1.5"}, 1.5, True)])
+async def test_a_caller_may_bound_its_wait_in_the_queue_and_then_no_verdict_counts_its_timeout(
+    asked: dict[str, str], told_s: float, forced: bool, world: World, home, clean_redis
+) -> None:
+    async with gateway(world, home, clean_redis) as g:
+        g.replicas[0].script = refuses(504, "queue_timeout")
+        assert (await g.post(headers=asked)).status_code == 504
+        assert float(g.replicas[0].calls[0].headers[headers.QUEUE_WAIT_S]) == told_s
+        [record] = await g.records(1)
+        assert (record.outcome, record.error_code, record.forced) == (Outcome.FAILED, "queue_timeout", forced)
 
 
 async def test_a_stream_is_billed_by_what_was_delivered(world: World, home, clean_redis) -> None:

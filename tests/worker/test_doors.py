@@ -24,6 +24,7 @@ FROM_GATEWAY = {
     headers.ARM: "candidate",
     headers.FORCED: "1",
     headers.METER: "1",
+    headers.QUEUE_WAIT_S: "2.500",
 }
 
 
@@ -31,7 +32,7 @@ def test_on_the_unix_socket_the_internal_headers_count() -> None:
     caller = doors.read_caller(scope(UNIX, **FROM_GATEWAY), trust_header=False)
     assert caller == doors.Caller(
         request_id=REQUEST_ID, trusted=True, attempt=2, tenant_id="ten_a", key_id="key_a", deployment_id="dep_a",
-        version_id="ver_a", arm="candidate", forced=True, billed=True, metered=True,
+        version_id="ver_a", arm="candidate", forced=True, billed=True, metered=True, queue_wait_s=2.5,
     )  # fmt: skip
 
 
@@ -65,6 +66,8 @@ def test_nobody_is_billed_without_tenant_and_request_id(missing: str) -> None:
         (headers.ATTEMPT, "1.5"),
         (headers.ATTEMPT, "99999"),
         (headers.ARM, "a\tb"),
+        (headers.QUEUE_WAIT_S, "soon"),
+        (headers.QUEUE_WAIT_S, "-1"),
     ],
 )
 def test_a_malformed_internal_header_is_refused_at_the_trusted_door(name: str, value: str) -> None:

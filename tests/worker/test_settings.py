@@ -62,6 +62,7 @@ def test_engine_settings_come_from_the_command_line(tmp_path: Path) -> None:
     engine = parsed.engine
     assert (engine.dtype, engine.kv_dtype, engine.device, engine.max_num_seqs) == ("int8", "bf16", "cpu", 4)
     assert (engine.max_model_len, engine.kv_memory_mb, engine.block_size, engine.prefix_cache) == (64, 2, 16, False)
+    assert parsed.queue_wait_s is None
 
 
 def test_ranks_and_stages_come_from_the_command_line_and_are_one_by_default(tmp_path: Path) -> None:

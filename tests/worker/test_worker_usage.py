@@ -171,6 +171,22 @@ def test_the_fleet_can_end_one_request(slow_worker: WorkerProcess, request_id: s
     assert slow_worker.wait_records(request_id, RecordKind.FINAL)[-1].error_code == "request_failed"
 
 
+def test_a_request_without_a_token_in_time_is_a_504_that_says_why_and_costs_nothing(
+    slow_worker: WorkerProcess, request_id: str
+) -> None:
+    """The engine's next step begins later than it may wait."""
+    asked = from_gateway(request_id, **{headers.QUEUE_WAIT_S: "0.010"})
+    with slow_worker.trusted_client() as client:
+        answer = client.post("/v1/completions", json=body(stream=True), headers=asked)
+    assert answer.status_code == 504
+    error = answer.json()["error"]
+    assert error["code"] == "queue_timeout"
+    assert "its turn among the tenants" in error["message"]
+    final = slow_worker.wait_records(request_id, RecordKind.FINAL)[-1]
+    assert (final.outcome, final.error_code, final.completion_tokens) == (Outcome.FAILED, "queue_timeout", 0)
+    slow_worker.wait_status(lambda status: status.load is not None and status.load.owned_blocks == 0)
+
+
 @pytest.mark.parametrize("own_worker", [SLOW_STEPS], indirect=True)
 def test_a_killed_engine_gives_every_stream_an_error_event_and_every_request_its_final_record(
     own_worker: WorkerProcess,
