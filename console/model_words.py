@@ -58,7 +58,7 @@ _FAMILIES = {
 _QUANTISED = {
     "": "",
     "int8": " Its matrices are quantised to int8, and it runs in that.",
-    "int4": " Its matrices are quantised to int4, and it runs in that.",
+    "int4": " Its embeddings are quantised to int8, its layers to int4, and it runs in that.",
     "kv-int8": " It wants its keys and values in int8.",
 }
 

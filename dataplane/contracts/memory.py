@@ -15,6 +15,7 @@ from dataplane.contracts import precision
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.model_config import ModelConfig, expected_tensors
 from dataplane.contracts.model_config.gpt2 import POSITIONS
+from dataplane.contracts.model_config.quantisation import precision_of
 from dataplane.contracts.replica import Device
 
 STEP_TOKENS = 256
@@ -122,7 +123,8 @@ def num_parameters(config: ModelConfig) -> int:
 def weight_bytes(config: ModelConfig, dtype: str) -> int:
     """Return the bytes of the weights in ``dtype`` of :data:`dataplane.contracts.precision.WEIGHTS`, in panels.
 
-    Matrices are filled up to whole panels and groups; vectors and learned positions stay in fp32.
+    Matrices are filled up to whole panels and groups; vectors and learned positions stay in fp32, and beside layers in
+    int4 the vocabulary's matrices are in int8.
 
     Raises:
         ValueError: an unknown dtype.
@@ -130,7 +132,8 @@ def weight_bytes(config: ModelConfig, dtype: str) -> int:
     if dtype not in precision.WEIGHTS:
         raise ValueError(f"unknown dtype {dtype!r}; known are {', '.join(precision.WEIGHTS)}")
     return sum(
-        _tensor_bytes(shape, "fp32" if name == POSITIONS else dtype) for name, shape in expected_tensors(config).items()
+        _tensor_bytes(shape, "fp32" if name == POSITIONS else precision_of(name, dtype))
+        for name, shape in expected_tensors(config).items()
     )
 
 
@@ -236,9 +239,12 @@ def _step_bytes(config: ModelConfig, engine: EngineSettings) -> int:
 
 def _conversion_bytes(config: ModelConfig, dtype: str) -> int:
     """What the first load takes to write the runtime format: the largest matrix as it is stored, and packed."""
-    largest = max((shape for shape in expected_tensors(config).values() if len(shape) == 2), key=math.prod)
     stored = config.quantisation if config.quantisation in precision.QUANTISED else config.weight_dtype
-    return _tensor_bytes(largest, stored) + _tensor_bytes(largest, dtype)
+    return max(
+        sum(_tensor_bytes(shape, precision_of(name, weights)) for weights in (stored, dtype))
+        for name, shape in expected_tensors(config).items()
+        if len(shape) == 2
+    )
 
 
 def _parts(value: int, size: int) -> int:

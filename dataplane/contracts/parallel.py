@@ -80,7 +80,7 @@ def conflict(config: ModelConfig, parallel: Parallel, precision: str) -> str:
     Args:
         config: the model's.
         parallel: the ranks asked for.
-        precision: of the weights.
+        precision: of the layers' weights.
     """
     ranks, stages = parallel.tensor, parallel.pipeline
     if config.num_kv_heads % ranks:

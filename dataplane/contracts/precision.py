@@ -1,14 +1,16 @@
 """In which precision a replica holds weights, keys and values: what may be asked for, and what follows for a model.
 
 fp32, fp16 and bf16 round each value. int8 and int4 round it to one of 255 or 16 steps of its group of inputs (int8: 64
-inputs, a scale; int4: 32, a scale and a minimum); keys and values in int8 have a scale for each token and head. Pure.
+inputs, a scale; int4: 32, a scale and a minimum); weights in int4 have embeddings and head in int8
+(:func:`~dataplane.contracts.model_config.quantisation.precision_of`). Keys and values in int8 have a scale for each
+token and head. Pure.
 """
 
 from dataplane.contracts.catalog import AUTO, EngineSettings
 from dataplane.contracts.model_config import ModelConfig
 
 BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "int8": 8, "int4": 4}
-"""Of a weight, without its part of scales and minimums."""
+"""Of a weight of a layer, without its part of scales and minimums."""
 WEIGHTS = tuple(BITS)
 KEYS_AND_VALUES = ("fp32", "fp16", "bf16", "int8")
 KV_CHOICES = (AUTO, *KEYS_AND_VALUES)

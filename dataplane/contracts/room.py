@@ -152,7 +152,8 @@ def _overheads(plan: Plan) -> str:
 def narrower(weights_bytes: int, dtype: str) -> tuple[Narrower, ...]:
     """Return what weights of ``weights_bytes`` in ``dtype`` would take quantised to narrower codes, widest first.
 
-    Scales and minimums, which add 3 % to int8 and 25 % to int4 in the layout of the CPU's kernels, do not count.
+    Scales and minimums, which add 3 % to int8 and 25 % to int4 in the layout of the CPU's kernels, do not count, nor
+    that int4 holds the vocabulary's matrices in int8.
     """
     bits = precision.BITS[dtype]
     taken = {

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from dataplane.contracts.model_config import ModelConfig, expected_tensors
-from dataplane.contracts.model_config.quantisation import PARTS
+from dataplane.contracts.model_config.quantisation import PARTS, precision_of
 from dataplane.kernels import panels
 from dataplane.model.architectures import architecture_of
 from dataplane.model.parallel.sharding import Shard
 from dataplane.model.program import Embed, Linear, Program
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 """Part of a runtime folder's name: raise it with any change of names, order or meaning of the tensors."""
 
 
@@ -37,7 +37,14 @@ class Packed:
 def packed_tensors(
     config: ModelConfig, shard: Shard, precision: str, read: Callable[[str], Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the runtime tensors of a shard by name in the order of their use; ``read`` returns a checkpoint tensor.
+    """Yield the runtime tensors of a shard by name in the order of their use.
+
+    Args:
+        config: of the checkpoint.
+        shard: what is packed of it.
+        precision: of the layers' weights; :func:`~dataplane.contracts.model_config.quantisation.precision_of` says it
+            of each matrix.
+        read: returns a checkpoint's tensor by name.
 
     Raises:
         PackingError: a weight too large for the precision.
@@ -54,7 +61,7 @@ def packed_tensors(
             yield name, _vector(name, cut(tensor))
             continue
         try:
-            yield name, panels.pack(cut(tensor), precision)
+            yield name, panels.pack(cut(tensor), precision_of(name, precision))
         except ValueError as error:
             raise PackingError(f"{name}: {error}") from error
 
@@ -66,39 +73,45 @@ def _stored_codes(
 
     An architecture joins and reorders the rows of matrices; rows of codes, scales and minimums go the same way.
     """
-    whole = expected_tensors(config)
+    whole, scheme = expected_tensors(config), config.quantisation
 
     def reader(part: str) -> Callable[[str], Tensor]:
-        return lambda name: read(f"{name}.{part}" if len(whole[name]) == 2 else name)
+        def read_part(name: str) -> Tensor:
+            if len(whole[name]) != 2:
+                return read(name)
+            # a matrix without minimums gives its codes again, which are left out below
+            return read(f"{name}.{part if part in PARTS[precision_of(name, scheme)] else 'codes'}")
 
-    scheme = config.quantisation
-    group = panels.GROUP_INPUTS[scheme]
+        return read_part
+
     streams = [architecture_of(config).tensors(config, reader(part)) for part in PARTS[scheme]]
     for named in zip(*streams, strict=True):
-        (name, first), *_ = named
+        name, first = named[0]
         cut = shard.cuts.get(name)
         if cut is None:
             continue
         if name not in matrices:
             yield name, _vector(name, cut(first))
             continue
-        codes = _unpacked(first, scheme).view(len(first), -1, group)
-        headers = (part[:, : codes.shape[1]] for _, part in named[1:])
-        yield name, panels.assemble([cut(codes, group).flatten(1), *(cut(part, group) for part in headers)], scheme)
+        precision = precision_of(name, scheme)
+        group = panels.GROUP_INPUTS[precision]
+        codes = _unpacked(first, precision).view(len(first), -1, group)
+        headers = (part[:, : codes.shape[1]] for _, part in named[1 : len(PARTS[precision])])
+        yield name, panels.assemble([cut(codes, group).flatten(1), *(cut(part, group) for part in headers)], precision)
 
 
-def _unpacked(codes: Tensor, scheme: str) -> Tensor:
+def _unpacked(codes: Tensor, precision: str) -> Tensor:
     """Return stored codes as one uint8 each."""
-    if scheme == "int8":
+    if precision == "int8":
         return codes.view(torch.uint8)
     return torch.stack((codes & 15, codes >> 4), dim=-1).flatten(1)
 
 
 def as_packed(program: Program, precision: str, tensors: Mapping[str, Tensor]) -> Packed:
-    """Tell the matrices of ``tensors``, as :func:`packed_tensors` yields them, from the vectors."""
+    """Tell the matrices of ``tensors``, as :func:`packed_tensors` yields them in ``precision``, from the vectors."""
     shapes = matrix_shapes(program)
     return Packed(
-        matrices={name: (tensors[name], precision, *shape) for name, shape in shapes.items()},
+        matrices={name: (tensors[name], precision_of(name, precision), *shape) for name, shape in shapes.items()},
         vectors={name: tensor for name, tensor in tensors.items() if name not in shapes},
     )
 

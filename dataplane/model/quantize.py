@@ -25,7 +25,7 @@ from dataplane.contracts.model_config import (
     parse_config,
     stored_tensors,
 )
-from dataplane.contracts.model_config.quantisation import PARTS, SCHEMES, TURNED, stored, written
+from dataplane.contracts.model_config.quantisation import PARTS, SCHEMES, TURNED, precision_of, stored, written
 from dataplane.inspect import names
 from dataplane.inspect.safetensors_header import CODE_BYTES, DTYPE_BYTES
 from dataplane.kernels import panels
@@ -116,13 +116,14 @@ def _parts(name: str, shape: tuple[int, ...], scheme: str, tensor: Tensor) -> It
     if list(stored(name, shape, scheme)) == [name]:
         yield tensor
         return
+    precision = precision_of(name, scheme)
     try:
         firsts = range(0, len(tensor), _ROWS_AT_ONCE)
-        pieces = [panels.quantise(tensor[first : first + _ROWS_AT_ONCE], scheme) for first in firsts]
+        pieces = [panels.quantise(tensor[first : first + _ROWS_AT_ONCE], precision) for first in firsts]
     except ValueError as error:
         raise QuantizeError(f"{name}: {error}") from error
     codes, *headers = (torch.cat(part) for part in zip(*pieces, strict=True))
-    yield codes if scheme == "int8" else codes[:, ::2] | codes[:, 1::2] << 4
+    yield codes if precision == "int8" else codes[:, ::2] | codes[:, 1::2] << 4
     yield from headers
 
 

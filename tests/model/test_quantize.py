@@ -8,13 +8,14 @@ import pytest
 import torch
 from model_harness import generate, ignore_progress, load_model, poisoned_runner
 from safetensors.torch import load_file, save_file
-from tiny_models import make_tiny_llama
+from tiny_models import CONFIGS, make_tiny, make_tiny_llama
 
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.inspect.inspection import inspect
 from dataplane.kernels import panels
 from dataplane.model import quantize as command
 from dataplane.model.loader import LoadError, load
+from dataplane.model.program import Embed
 from dataplane.model.quantize import QuantizeError, quantize
 
 SHAPES = {
@@ -73,8 +74,9 @@ def test_the_inspector_accepts_it_as_the_model_it_was_made_of(folder: Path, tmp_
     assert verdict.config.quantisation == scheme
     assert verdict.num_parameters == before.num_parameters
     assert (verdict.weight_bytes < before.weight_bytes / 2) == (scheme != "kv-int8")
+    vocabulary = {"vocabulary": "int8"} if scheme == "int4" else {}
     assert json.loads((made / "config.json").read_text())["quantization_config"] == {
-        "quant_method": "pagoda", "scheme": scheme,
+        "quant_method": "pagoda", "scheme": scheme, **vocabulary,
     }  # fmt: skip
     same = {path.name for path in folder.iterdir()} - {"config.json", "model.safetensors"}
     assert all((made / name).read_bytes() == (folder / name).read_bytes() for name in same)
@@ -114,6 +116,31 @@ def test_what_cannot_be_quantised_is_refused_and_leaves_nothing_behind(folder: P
     with pytest.raises(QuantizeError, match=r"layers\.1\.mlp\.down_proj\.weight.*too large for int8"):
         quantize(folder, tmp_path / "again", "int8")
     assert {path.name for path in tmp_path.iterdir()} == {"model", "made"}
+
+
+@pytest.mark.parametrize("family", ["llama", *CONFIGS])
+def test_int4_is_for_layers_and_what_reads_and_writes_tokens_is_int8(family: str, tmp_path: Path) -> None:
+    made = make_tiny_llama(tmp_path / "model") if family == "llama" else make_tiny(tmp_path / "model", family)
+    loaded = load_model(made, tmp_path / "r", "int4")
+    operations = loaded.program.operations
+    of_tokens = {one.weight for one in operations if isinstance(one, Embed) or getattr(one, "target", "") == "logits"}
+    precisions = {name: precision for name, (_, precision, _, _) in loaded.weights.matrices.items()}
+    assert {name for name, precision in precisions.items() if precision == "int8"} == of_tokens
+    assert {precisions[name] for name in precisions.keys() - of_tokens} == {"int4"}
+    assert loaded.dtype == "int4"
+
+
+def test_a_folder_whose_vocabulary_is_in_int4_too_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Such folders were made before embeddings and head became int8."""
+    made = tmp_path / "made"
+    quantize(folder, made, "int4")
+    config = json.loads((made / "config.json").read_text())
+    del config["quantization_config"]["vocabulary"]
+    (made / "config.json").write_text(json.dumps(config))
+    with pytest.raises(LoadError, match=r"embeddings and head are in int4.*Quantise the original again"):
+        load_model(made, tmp_path / "r")
+    (refusal,) = inspect(str(made)).refusals
+    assert "embeddings and head are in int4" in refusal.reason
 
 
 def test_weights_in_one_scheme_are_not_run_in_another(folder: Path, tmp_path: Path) -> None:
