@@ -50,17 +50,12 @@ class CallFailed(RuntimeError):
 class _Stream(asyncio.Protocol):
     """One call on a connection of its own."""
 
-    def __init__(self, request: bytes, timing: Timing, done: "asyncio.Future[None]") -> None:
-        self._request, self._timing, self._done = request, timing, done
+    def __init__(self, timing: Timing, done: "asyncio.Future[None]") -> None:
+        self._timing, self._done = timing, done
         self._parser = httptools.HttpResponseParser(self)
         self._rest = b""
         self._now_s = 0.0
         self._is_whole = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the request."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         """Note the time once for all that came together."""
@@ -159,9 +154,8 @@ class Client:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         timing = Timing(time.perf_counter())
-        transport, _ = await loop.create_connection(
-            lambda: _Stream(encoded, timing, done), self._host, self._port
-        )
+        transport, _ = await loop.create_connection(lambda: _Stream(timing, done), self._host, self._port)
+        transport.write(encoded)
         try:
             await done
         finally:

@@ -117,7 +117,17 @@ class Table:
 
 def goals(table: Table) -> list[Goal]:
     """Return everything that is to be reached; who is the best depends on what was measured."""
-    return [*_against_vllm(), *_against_llama(), *_best(table), *_STATIC, *_quantised(), *_model(), *_tenants(), *_PREFIX, _START]
+    return [
+        *_against_vllm(),
+        *_against_llama(),
+        *_best(table),
+        *_STATIC,
+        *_quantised(),
+        *_model(),
+        *_tenants(),
+        *_PREFIX,
+        _START,
+    ]
 
 
 def controls() -> list[Goal]:
@@ -128,7 +138,9 @@ def controls() -> list[Goal]:
 def control(workload: str) -> Goal:
     """Return the check of :func:`_best` on a server that cannot pass it: ours against itself, in the same round."""
     name = "pagoda-int8"
-    return Goal(f"{workload}: int8 against itself", CONTROL_WANTED, Side(workload, f"{name}-again"), Side(workload, name))
+    return Goal(
+        f"{workload}: int8 against itself", CONTROL_WANTED, Side(workload, f"{name}-again"), Side(workload, name)
+    )
 
 
 def precise(table: Table) -> list[str]:
@@ -148,7 +160,10 @@ def _pair(workload: str, ours: str, theirs: str) -> tuple[Side, Side]:
 
 def _against_vllm() -> list[Goal]:
     wanted = {"A": 1.0, "B": 1.8, "C": 1.5}
-    return [Goal(f"{name}: fp32 against vLLM fp32", want, *_pair(name, "fp32", "vllm-fp32")) for name, want in wanted.items()]
+    return [
+        Goal(f"{name}: fp32 against vLLM fp32", want, *_pair(name, "fp32", "vllm-fp32"))
+        for name, want in wanted.items()
+    ]
 
 
 def _against_llama() -> list[Goal]:

@@ -102,13 +102,15 @@ def markdown(commit: str, table: Table, charts: Sequence[str], images: str) -> s
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-_HOW = f"""Every server gets the same calls, round after round, in turn; all others are stopped meanwhile. Greedy, streamed, \
-exactly as many tokens as asked for. TTFT is the time to the first piece of text, TPOT = (E2E - TTFT) / (n - 1), ITL all \
-gaps between pieces, pooled. Within limits are calls with TTFT up to {figures.TTFT_LIMIT_S:.0f} s and TPOT up to \
-{figures.TPOT_LIMIT_S * 1000:.0f} ms; goodput counts those. Figures are medians of rounds, in brackets the range. \
-`-again` is the control: the same server once more. `-cache` keeps prefixes, all others compute every prompt in full. \
-transformers computes static batches in a process of its own, without HTTP: only tokens that were asked for count, \
-and there are no times to first tokens."""
+_HOW = (
+    "Every server gets the same calls, round after round, in turn; all others are stopped meanwhile. Greedy, streamed, "
+    "exactly as many tokens as asked for. TTFT is the time to the first piece of text, TPOT = (E2E - TTFT) / (n - 1), "
+    f"ITL all gaps between pieces, pooled. Within limits are calls with TTFT up to {figures.TTFT_LIMIT_S:.0f} s and TPOT "
+    f"up to {figures.TPOT_LIMIT_S * 1000:.0f} ms; goodput counts those. Figures are medians of rounds, in brackets the "
+    "range. `-again` is the control: the same server once more. `-cache` keeps prefixes, all others compute every prompt "
+    "in full. transformers computes static batches in a process of its own, without HTTP: only tokens that were asked "
+    "for count, and there are no times to first tokens."
+)
 
 
 def _machine(table: Table) -> str:
@@ -162,8 +164,8 @@ def _serving(table: Table, name: str) -> str:
 def _sweep(table: Table) -> str:
     lines = [
         f"The engine without server and client; decoding rows have a context of {CONTEXT_TOKENS} tokens, prompts have "
-        f"{PROMPT_TOKENS}. Rates are operations and bytes that the program calls for in the time of a step; the roofline "
-        "is the longer of both at the machine's fp32 GEMM rate and read bandwidth of the same round. The crossover is "
+        f"{PROMPT_TOKENS}. Rates are operations and bytes that the program calls for in the time of a step; the "
+        "roofline is the longer of both at the machine's fp32 GEMM rate and read bandwidth of the same round. The crossover is "
         "the batch from which on a step's arithmetic would take longer than reading the weights."
     ]
     for server in _PRECISIONS:
@@ -177,7 +179,9 @@ def _sweep(table: Table) -> str:
         if rows:
             heads = ["step", "TPOT ms", "tok/s", "GFLOP/s", "GB/s", "roofline", "outside forward"]
             crossover = _words(table.spread(Side("crossover", server, "batch")), 0)
-            lines.append(f"### {server.removeprefix('pagoda-')}\n\nCrossover: {crossover} rows.\n\n" + _table(heads, rows))
+            lines.append(
+                f"### {server.removeprefix('pagoda-')}\n\nCrossover: {crossover} rows.\n\n" + _table(heads, rows)
+            )
     return "\n\n".join(lines)
 
 

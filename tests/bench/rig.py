@@ -116,9 +116,7 @@ class Rig:
 
 def make_engine(config: EngineConfig, runner: Runner) -> Engine:
     """Return an engine without tenants."""
-    return Engine(
-        config, runner, {}, salt_secret=b"", version_digest="", eos_token_ids=(), clock=time.perf_counter
-    )
+    return Engine(config, runner, {}, salt_secret=b"", version_digest="", eos_token_ids=(), clock=time.perf_counter)
 
 
 def request(number: int, prompt_tokens: int, output_tokens: int) -> Submit:

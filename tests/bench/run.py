@@ -57,7 +57,9 @@ class Bench:
         """Measure every server of a round that has no row yet."""
         planned = [name for name in PLAN[work.name] if self._is_wanted(name.removesuffix(AGAIN))]
         first = round_number % max(1, len(planned))
-        left = [name for name in planned[first:] + planned[:first] if self._key(work, round_number, name) not in self._log]
+        left = [
+            name for name in planned[first:] + planned[:first] if self._key(work, round_number, name) not in self._log
+        ]
         if not left:
             return
         figures = {"read_gb_per_s": machine.read_gb_per_s(), "gemm_gflop_per_s": machine.gemm_gflop_per_s()}
@@ -139,7 +141,9 @@ def _parse() -> argparse.Namespace:
     add("--rounds", type=int, help="5, or 2 where they are tiny")
     add("--trace", type=Path, default=os.environ.get("PAGODA_BENCH_TRACE"), help=f"for D: {workloads.TRACE_SOURCE}")
     add("--fresh", action="store_true", help="begin anew instead of going on")
-    add("--tiny", action="store_true", help="a few short calls, into a folder of their own: to try the benchmark itself")
+    add(
+        "--tiny", action="store_true", help="a few short calls, into a folder of their own: to try the benchmark itself"
+    )
     add("--model", type=Path, default=Path(os.environ.get("PAGODA_MODEL_DIR", default_model)))
     add("--out", type=Path, default=REPOSITORY / "var" / "bench")
     arguments = parser.parse_args()

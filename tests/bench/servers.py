@@ -183,11 +183,12 @@ class HttpServer(Server):
 
     def _wait_for_model(self, base_url: str) -> str:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline_s and self._process.poll() is None:
-            with suppress(httpx.HTTPError):
-                if httpx.get(f"{base_url}/health", timeout=2).status_code == httpx.codes.OK:
-                    return str(httpx.get(f"{base_url}/v1/models", timeout=20).json()["data"][0]["id"])
-            time.sleep(_LOOK_EVERY_S)
+        with httpx.Client(base_url=base_url, timeout=20) as client:
+            while time.monotonic() < deadline_s and self._process.poll() is None:
+                with suppress(httpx.HTTPError):
+                    if client.get("/health").status_code == httpx.codes.OK:
+                        return str(client.get("/v1/models").json()["data"][0]["id"])
+                time.sleep(_LOOK_EVERY_S)
         raise self._failed()
 
 

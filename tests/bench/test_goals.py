@@ -27,7 +27,9 @@ def test_a_ratio_is_the_median_over_pairs_of_the_same_round() -> None:
 
 
 def test_a_round_that_only_one_side_has_says_nothing() -> None:
-    table = Table([*rows("B", "pagoda-fp32", 100, 900), *rows("B", "vllm-fp32", 100), *rows("B", "vllm-fp32", 1, first=7)])
+    table = Table(
+        [*rows("B", "pagoda-fp32", 100, 900), *rows("B", "vllm-fp32", 100), *rows("B", "vllm-fp32", 1, first=7)]
+    )
     found = finding(table, "B: fp32 against vLLM")
     assert (found.spread and found.spread.count, found.verdict) == (1, Verdict.MISSED)
 
@@ -50,7 +52,9 @@ def test_only_a_precision_that_keeps_the_model_as_it_is_stands_for_us() -> None:
     ]  # fmt: skip
     loss: Any = {"figure": "to_fp32"}
     unknown = Table(measured)
-    known = Table([*measured, *rows("quality", "pagoda-int8", -0.003, **loss), *rows("quality", "pagoda-int4", 0.05, **loss)])
+    known = Table(
+        [*measured, *rows("quality", "pagoda-int8", -0.003, **loss), *rows("quality", "pagoda-int4", 0.05, **loss)]
+    )
     assert finding(unknown, "A: our best").goal.over == Side("A", "pagoda-fp32")
     assert finding(known, "A: our best").goal.over == Side("A", "pagoda-int8")
     assert finding(known, "A: our best").goal.under == Side("A", "llama-f16")

@@ -53,14 +53,19 @@ def test_only_what_was_measured_of_the_last_code_counts(tmp_path: Path, monkeypa
 def test_a_control_that_passes_fails_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [("B", 0, name, {"output_tokens_per_s": rate}) for name, rate in (("pagoda-int8", 9.0), ("pagoda-int8-again", 99.0))]
+    rows = [
+        ("B", 0, name, {"output_tokens_per_s": rate})
+        for name, rate in (("pagoda-int8", 9.0), ("pagoda-int8-again", 99.0))
+    ]
     log_of(tmp_path, "serving.jsonl", rows)
     assert written(tmp_path, monkeypatch)[0] == 1
     assert "control passed" in capsys.readouterr().err
 
 
 def test_perplexity_decides_which_precision_stands_for_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [("A", 0, name, {"output_tokens_per_s": rate}) for name, rate in (("pagoda-int8", 70.0), ("llama-f16", 50.0))]
+    rows = [
+        ("A", 0, name, {"output_tokens_per_s": rate}) for name, rate in (("pagoda-int8", 70.0), ("llama-f16", 50.0))
+    ]
     log_of(tmp_path, "serving.jsonl", rows)
     quality = [{"dtype": "int8", "kv_dtype": kv, "to_fp32": loss} for kv, loss in (("fp16", -0.003), ("int8", 0.5))]
     (tmp_path / "quality.json").write_text(json.dumps(quality))
@@ -68,7 +73,9 @@ def test_perplexity_decides_which_precision_stands_for_us(tmp_path: Path, monkey
     assert "A: our best within 1 % (int8) against the best peer (llama-f16) | ≥ 1.3 | 1.40 | 1 | met" in text
 
 
-def test_a_folder_without_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_rows_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.argv", ["report", "--out", str(tmp_path)])
     with pytest.raises(SystemExit):
         report.main()

@@ -6,8 +6,8 @@ A    one caller, 64 tokens in, 128 out
 B    8 callers, 64 in, 128 out
 C    32 callers, 32-512 in, 16-256 out
 D    a recorded hour of chats, a slice of it, slowed down and shortened by the factors below: calls come when they come
-E    4 tenants, 64 tokens in, 32 out: three call at 0.8 of their share of what the server can do (``E-peak``, 32 callers),
-     ``E-alone`` or, in ``E-flood``, beside a fourth that calls at 10 times its share; ``E-first`` is the same with all
+E    4 tenants, 64 tokens in, 32 out: three call at 0.8 of their share of what the server can do (``E-peak``, 32
+     callers), ``E-alone`` or, in ``E-flood``, beside a fourth that calls at 10 times its share; ``E-first`` is the same with all
      calls in one tenant, so that who comes first is served first. Only the three are counted
 F    prompts of 1,024 tokens and a few more: ``F-hit`` all with the same beginning, ``F-miss`` each with its own, one
      caller; ``F-shared`` and ``F-distinct`` are the same for 8 callers, where nine tokens in ten are shared
@@ -34,7 +34,9 @@ SWEEP_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 SWEEP_CONTEXT_TOKENS, SWEEP_PROMPT_TOKENS = 256, 512
 """Of the model-only sweep: what decoding rows have before them, and what a prompt has."""
 
-TRACE_SOURCE = "AzureLLMInferenceTrace_conv.csv of github.com/Azure/AzurePublicDataset (CC-BY-4.0; Splitwise, ISCA 2024)"
+TRACE_SOURCE = (
+    "AzureLLMInferenceTrace_conv.csv of github.com/Azure/AzurePublicDataset (CC-BY-4.0; Splitwise, ISCA 2024)"
+)
 SLOWDOWN = 4.0
 """Times longer between two calls of the trace, so that two cores can follow."""
 SHRINK = 8.0
@@ -49,7 +51,7 @@ _TINY_TOKENS, _TINY_REPLAY_S = 8, 24.0
 
 @dataclass(frozen=True)
 class Request:
-    """One call: ``prompt`` token ids, how many tokens to generate whatever they are, when it comes, and who makes it."""
+    """One call: ``prompt`` token ids, how many tokens to generate whatever they are, when it comes, who makes it."""
 
     prompt: list[int]
     output_tokens: int
