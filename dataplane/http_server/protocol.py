@@ -6,6 +6,7 @@ connections stay until there are no descriptors left.
 """
 
 import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -22,12 +23,22 @@ class BoundedProtocol(HttpToolsProtocol):
 
     A head is waited for from the first byte, from the connection's begin where there has been no request yet; between
     two requests uvicorn's keep-alive timeout waits. The application finds in its scope how to drop the connection.
+
+    Args:
+        patience_s: so long a caller may leave a full buffer of an answer unread, then its connection is dropped; None:
+            for ever. The timer runs only while the buffer is full, since an answer is written in very many parts.
+        arguments: uvicorn's.
     """
 
+    _unread_due: asyncio.TimerHandle | None = None
     _head_due: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _heads = 0
     _awaits_head = True
+
+    def __init__(self, *, patience_s: float | None = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._patience_s = patience_s
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first head."""
@@ -38,6 +49,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._stop_waiting()
+        self._stop_counting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -73,6 +85,31 @@ class BoundedProtocol(HttpToolsProtocol):
         """Know that a head is what comes next."""
         super().on_message_complete()
         self._awaits_head, self._head_bytes = True, 0
+
+    def pause_writing(self) -> None:
+        """Begin to count how long the caller does not read."""
+        super().pause_writing()
+        self._count_unread()
+
+    def resume_writing(self) -> None:
+        """It reads."""
+        self._stop_counting()
+        super().resume_writing()
+
+    def _count_unread(self) -> None:
+        if self._patience_s is not None:
+            self._unread_due = self.loop.call_later(self._patience_s, self._drop_unread)
+
+    def _drop_unread(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:  # nobody waits for it; the next answer may
+            self._count_unread()
+        else:
+            self.transport.abort()
+
+    def _stop_counting(self) -> None:
+        if self._unread_due is not None:
+            self._unread_due.cancel()
+            self._unread_due = None
 
     def _wait_for_head(self) -> None:
         self._head_due = self.loop.call_later(HEAD_TIMEOUT_S, self._expire)

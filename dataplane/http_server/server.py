@@ -5,6 +5,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -63,13 +64,14 @@ class Server(uvicorn.Server):
     Args:
         app: an ASGI application, without a lifespan.
         graceful_s: what requests that run at the end are left; 0: nothing, a long poll must not hold the process.
+        patience_s: how long a caller may leave a full buffer of its answer unread; None: the application sees to that.
     """
 
-    def __init__(self, app: App, graceful_s: int) -> None:
+    def __init__(self, app: App, graceful_s: int, *, patience_s: float | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedProtocol,
+                http=partial(BoundedProtocol, patience_s=patience_s),  # type: ignore[arg-type] # it is only called
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -94,9 +96,11 @@ class Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: App, doors: Sequence[socket.socket], graceful_s: int) -> AsyncIterator["asyncio.Task[None]"]:
+async def serving(
+    app: App, doors: Sequence[socket.socket], graceful_s: int, *, patience_s: float | None = None
+) -> AsyncIterator["asyncio.Task[None]"]:
     """Serve ``app`` at open ``doors`` while the block runs, which gets the server's task; see :class:`Server`."""
-    server = Server(app, graceful_s)
+    server = Server(app, graceful_s, patience_s=patience_s)
     task = asyncio.create_task(server.serve(list(doors)))
     try:
         yield task

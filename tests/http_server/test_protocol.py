@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ async def _echo(scope: Any, receive: Any, send: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def _connected(
-    app: Any = _echo, kind: type[BoundedProtocol] = BoundedProtocol
+    app: Any = _echo, kind: Callable[..., BoundedProtocol] = BoundedProtocol
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     config = uvicorn.Config(app, http=kind, port=0, lifespan="off", log_config=None, ws="none")
     config.load()
@@ -154,3 +155,41 @@ async def test_an_answer_that_takes_long_is_not_cut(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.05)
         writer.write(b"\r\n")  # some clients end a body with a blank line that belongs to nothing
         assert await asyncio.wait_for(reader.readuntil(b"end"), 60)
+
+
+_UNREAD_BYTES = 16 * 1024 * 1024
+"""More than all buffers on the way take."""
+
+
+async def test_a_caller_that_leaves_a_full_buffer_unread_is_dropped() -> None:
+    dropped = asyncio.Event()
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(_UNREAD_BYTES // 65536):
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        dropped.set()
+
+    async with _connected(stream, partial(BoundedProtocol, patience_s=0.2)) as (reader, writer):
+        writer.write(_HEAD + b"content-length: 0\r\n\r\n")
+        await asyncio.wait_for(dropped.wait(), 60)
+        assert not (await _until_cut(reader)).endswith(b"0\r\n\r\n")
+
+
+async def test_an_answer_that_was_given_whole_is_left_to_a_caller_that_reads_late() -> None:
+    answered = asyncio.Event()
+
+    async def whole(scope: Any, receive: Any, send: Any) -> None:
+        fields = [(b"content-length", b"%d" % _UNREAD_BYTES)]
+        await send({"type": "http.response.start", "status": 200, "headers": fields})
+        await send({"type": "http.response.body", "body": b"x" * _UNREAD_BYTES})
+        answered.set()
+
+    async with _connected(whole, partial(BoundedProtocol, patience_s=0.01)) as (reader, writer):
+        writer.write(_HEAD + b"content-length: 0\r\n\r\n")
+        await answered.wait()
+        await asyncio.sleep(0.1)  # many times its patience
+        await reader.readuntil(b"\r\n\r\n")
+        assert len(await asyncio.wait_for(reader.readexactly(_UNREAD_BYTES), 60)) == _UNREAD_BYTES
