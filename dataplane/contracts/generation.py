@@ -265,35 +265,37 @@ class FindCallForm(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     call: int
 
 
-class DecodeTokens(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Detokenise incrementally: ``token_ids`` are new ones of ``stream``; ``last`` flushes and forgets the stream."""
-
-    call: int
-    stream: str
-    token_ids: list[int]
-    last: bool = False
-
-
-class SpellTokens(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Ask what each token is by itself, control tokens included. Answered by :class:`Spelled`."""
-
-    call: int
-    token_ids: list[int]
-
-
-class CloseStream(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Forget a stream without an answer."""
-
-    stream: str
-
-
-ToTokenizer = OpenTokenizer | EncodeText | EncodeChat | FindCallForm | DecodeTokens | SpellTokens | CloseStream
+ToTokenizer = OpenTokenizer | EncodeText | EncodeChat | FindCallForm
 
 # tokenizer child -> server
 
 
+class Spellings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What each token of a vocabulary is, by id, and what else their text depends on: the whole of decoding.
+
+    A blob and two arrays: a vocabulary of 262,144 tokens takes some 3 MB of a server, not an object for each.
+
+    Attributes:
+        blob: the bytes of all tokens, one behind the other.
+        lengths: how many bytes each has, as uint16 in this machine's order.
+        kinds: a byte for each, a :class:`dataplane.text.detokenize.TokenKind`.
+        byte_level: tokens are bytes of a text that is decoded as one; else each is a text or a byte by itself.
+        strip: a character that is taken off in front of a text, at most ``strip_count`` times.
+        strip_count: see ``strip``.
+    """
+
+    blob: bytes
+    lengths: bytes
+    kinds: bytes
+    byte_level: bool
+    strip: str = " "
+    strip_count: int = 0
+
+
 class TokenizerOpened(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Ready."""
+    """Ready. With ``spellings`` the server decodes by itself."""
+
+    spellings: Spellings
 
 
 class Encoded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -310,20 +312,6 @@ class CallFormFound(_Message, frozen=True, tag=True, forbid_unknown_fields=True)
     form: str
 
 
-class Decoded(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The text that became certain with each token, never a part of a UTF-8 character; behind the last, the rest."""
-
-    call: int
-    texts: list[str]
-
-
-class Spelled(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The bytes of each token; those of one that is none are empty."""
-
-    call: int
-    tokens: list[bytes]
-
-
 class TokenizerError(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """One call failed; the child goes on. ``call`` -1 is the open."""
 
@@ -332,4 +320,4 @@ class TokenizerError(_Message, frozen=True, tag=True, forbid_unknown_fields=True
     message: str
 
 
-FromTokenizer = TokenizerOpened | Encoded | CallFormFound | Decoded | Spelled | TokenizerError
+FromTokenizer = TokenizerOpened | Encoded | CallFormFound | TokenizerError

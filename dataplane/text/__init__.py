@@ -1,4 +1,4 @@
-"""Text to tokens and back, in a sandboxed child: a model's tokenizer and chat template are a stranger's programs.
+"""Text to tokens in a sandboxed child, since a model's tokenizer and chat template are a stranger's programs; and back.
 
 The parent speaks to the child through :class:`dataplane.text.client.TokenizerClient` and never loads either itself.
 """

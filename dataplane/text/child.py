@@ -1,21 +1,18 @@
 """The sandboxed process that holds a model's tokenizer and chat template: ``python -m dataplane.text.child --fd N``.
 
-It reads frames of ``ToTokenizer`` from the socket N and answers with ``FromTokenizer``. Templates and encoding run in
-the main thread (whose signals limit a template's time), decoding in a second one: a long prompt never stops the streams
-of others, since the library encodes with the interpreter's lock released and Python hands it over every few ms. A call
-that fails is answered by an error. What the library aborts on ends the process, and the client starts another.
+It reads frames of ``ToTokenizer`` from the socket N and answers each with one of ``FromTokenizer``: in turn, in its main
+thread, whose signals limit a template's time. A call that fails is answered by an error. What the library aborts on
+ends the process, and the client starts another.
 """
 
 import argparse
 import os
-import queue
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 # Read by the tokenizers library when it is first used: no threads of its own.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -24,32 +21,21 @@ from dataplane import sandbox
 from dataplane.contracts.errors import Code
 from dataplane.contracts.generation import (
     CallFormFound,
-    CloseStream,
-    Decoded,
-    DecodeTokens,
-    EncodeChat,
     Encoded,
     EncodeText,
     FindCallForm,
     FromTokenizer,
     OpenTokenizer,
-    Spelled,
-    SpellTokens,
     TokenizerError,
     TokenizerOpened,
     ToTokenizer,
 )
 from dataplane.contracts.wire import FrameReader, frame
-from dataplane.text.detokenize import TextStream
 from dataplane.text.tokenizer import ModelTokenizer, TextFailed
 
 DEFAULT_MEMORY_BYTES = 1024 * 1024 * 1024
 _OPEN_FILES = 32
-_Message = TypeVar("_Message")
-_ForMainThread = OpenTokenizer | EncodeText | EncodeChat | FindCallForm
 _OPEN_CALL = -1
-_SWITCH_INTERVAL_S = 0.001
-"""How long the decoding thread waits for the interpreter's lock while a template is rendered."""
 
 
 class _Child:
@@ -57,41 +43,20 @@ class _Child:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._sending = threading.Lock()
-        self._prompts: queue.SimpleQueue[_ForMainThread | None] = queue.SimpleQueue()
-        self._streams: dict[str, TextStream] = {}
         self._tokenizer: ModelTokenizer | None = None
 
     def run(self) -> None:
         """Answer until the client closes the socket."""
-        threading.Thread(target=self._read, daemon=True).start()
-        while (message := self._prompts.get()) is not None:
-            self._answer(_OPEN_CALL if isinstance(message, OpenTokenizer) else message.call, self._work, message)
-
-    def _read(self) -> None:
         reader: FrameReader[ToTokenizer] = FrameReader(ToTokenizer)
-        try:
-            while data := self._connection.recv(1 << 16):
-                for message in reader.feed(data):
-                    self._take(message)
-        finally:
-            self._prompts.put(None)
+        while data := self._connection.recv(1 << 16):
+            for message in reader.feed(data):
+                call = _OPEN_CALL if isinstance(message, OpenTokenizer) else message.call
+                self._connection.sendall(frame(_guarded(call, partial(self._work, message))))
 
-    def _take(self, message: ToTokenizer) -> None:
-        if isinstance(message, CloseStream):
-            self._streams.pop(message.stream, None)
-        elif isinstance(message, DecodeTokens):
-            self._answer(message.call, self._decode, message)
-        elif isinstance(message, SpellTokens):
-            self._answer(message.call, self._spell, message)
-        else:
-            self._prompts.put(message)
-
-    def _work(self, message: _ForMainThread) -> FromTokenizer:
+    def _work(self, message: ToTokenizer) -> FromTokenizer:
         if isinstance(message, OpenTokenizer):
-            self._streams.clear()
             self._tokenizer = ModelTokenizer(Path(message.model_dir))
-            return TokenizerOpened()
+            return TokenizerOpened(spellings=self._tokenizer.spellings)
         if isinstance(message, FindCallForm):
             return CallFormFound(call=message.call, form=self._opened.call_form().name)
         if isinstance(message, EncodeText):
@@ -101,29 +66,11 @@ class _Child:
             token_ids = self._opened.encode_chat(chat)
         return Encoded(call=message.call, token_ids=token_ids)
 
-    def _decode(self, message: DecodeTokens) -> FromTokenizer:
-        stream = self._streams.get(message.stream) or self._opened.stream()
-        texts = [stream.push([token_id], last=False) for token_id in message.token_ids]
-        if message.last:
-            texts.append(stream.push([], last=True))
-            self._streams.pop(message.stream, None)
-        else:
-            self._streams[message.stream] = stream
-        return Decoded(call=message.call, texts=texts)
-
-    def _spell(self, message: SpellTokens) -> FromTokenizer:
-        return Spelled(call=message.call, tokens=[self._opened.spell(token_id) for token_id in message.token_ids])
-
     @property
     def _opened(self) -> ModelTokenizer:
         if self._tokenizer is None:
             raise TextFailed(Code.INTERNAL, "The tokenizer is not open.")
         return self._tokenizer
-
-    def _answer(self, call: int, work: Callable[[_Message], FromTokenizer], message: _Message) -> None:
-        answer = frame(_guarded(call, lambda: work(message)))
-        with self._sending:
-            self._connection.sendall(answer)
 
 
 def _guarded(call: int, work: Callable[[], FromTokenizer]) -> FromTokenizer:
@@ -149,7 +96,6 @@ def main() -> int:
     sandbox.die_with_parent()
     connection = socket.socket(fileno=arguments.fd)
     sandbox.enter(sandbox.Limits(memory_bytes=arguments.memory_bytes, cpu_s=None, open_files=_OPEN_FILES))
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         _Child(connection).run()
     except ConnectionError:

@@ -1,13 +1,13 @@
-"""The parent's side of the tokenizer child: asyncio, restarts, replay.
+"""The parent's side of the tokenizer child: asyncio, restarts, and the table with which tokens become text here.
 
-A hostile tokenizer can end its process. Then the encode call in work fails, and only that one: the next child gets the
-tokens that open decode streams have seen, then the calls that were waiting. The child encodes one text at a time, so
-the client sends one at a time and knows which it was.
+A hostile tokenizer can end its process. Then the call in work fails, and only that one: the next child gets the calls
+that were waiting. The child answers one call at a time, so the client sends one at a time and knows which it was.
+What is decoded needs no child.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import structlog
@@ -15,33 +15,26 @@ import structlog
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import (
     CallFormFound,
-    CloseStream,
-    Decoded,
-    DecodeTokens,
     EncodeChat,
     Encoded,
     EncodeText,
     FindCallForm,
     FromTokenizer,
     OpenTokenizer,
-    Spelled,
-    SpellTokens,
     TokenizerError,
     TokenizerOpened,
 )
 from dataplane.contracts.wire import FrameError, frame
+from dataplane.text.detokenize import Detokenizer, VocabularyRefused
 from dataplane.text.grammar import CALL_FORMS, CallForm
 from dataplane.text.process import TokenizerProcess
 
 _log = structlog.get_logger(__name__)
 
 _START_TIMEOUT_S = 60.0
-_Prompt = EncodeText | EncodeChat | FindCallForm
-_Answer = Encoded | CallFormFound | Decoded | Spelled
+_Question = EncodeText | EncodeChat | FindCallForm
+_Answer = Encoded | CallFormFound
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 5.0
-_MAX_DECODE_DEATHS = 3
-"""A decode call that was waiting at so many deaths of the child fails: pure Python, it is not what kills, but it must
-not wait for ever."""
 
 
 class _Call:
@@ -51,14 +44,13 @@ class _Call:
         ApiError: it cannot be sent: a lone surrogate, or longer than a frame.
     """
 
-    def __init__(self, message: _Prompt | DecodeTokens | SpellTokens) -> None:
+    def __init__(self, message: _Question) -> None:
         self.message = message
         try:
             self.frame = frame(message)
         except (FrameError, UnicodeEncodeError) as error:
             raise ApiError(Code.INVALID_PARAMETER, f"The prompt cannot be encoded: {error}") from error
         self.answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        self.deaths = 0
         self.sent_at_s: float | None = None
 
     def age_s(self) -> float:
@@ -96,7 +88,10 @@ class _Turns:
 
 
 class TokenizerClient:
-    """Encodes and decodes through a child process, for one model.
+    """Encodes through a child process, for one model.
+
+    Attributes:
+        restarts: children that died.
 
     Args:
         memory_bytes: the child's limit of address space; None is the child's own default.
@@ -110,18 +105,27 @@ class TokenizerClient:
         self._child: TokenizerProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._next_call = 0
-        self._decoding: dict[int, _Call] = {}
-        self._encoding: _Call | None = None
-        self._to_encode = _Turns()
-        self._streams: dict[str, list[int]] = {}
+        self._in_work: _Call | None = None
+        self._waiting = _Turns()
         self._call_form: CallForm | None = None
-        self._spellings: dict[int, bytes] = {}
+        self._detokenizer: Detokenizer | None = None
         self.restarts = 0
 
     @property
     def pid(self) -> int | None:
         """The child's process id, None between two children."""
         return self._child.process.pid if self._child else None
+
+    @property
+    def detokenizer(self) -> Detokenizer:
+        """What turns the model's tokens into text; it is there from the start on, whatever happens to the child.
+
+        Raises:
+            ApiError: no model was opened yet.
+        """
+        if self._detokenizer is None:
+            raise _not_serving()
+        return self._detokenizer
 
     async def start(self, model_dir: Path) -> None:
         """Start the child and open the model folder.
@@ -188,63 +192,20 @@ class TokenizerClient:
                 raise ApiError(Code.TOKENIZER_FAILED, "The model's chat template failed.")
         return self._call_form
 
-    async def decode(self, stream: str, token_ids: list[int], *, last: bool = False) -> str:
-        """Return the text that ``token_ids``, the next ones of ``stream``, make certain; ``last`` flushes and forgets.
-
-        Raises:
-            ApiError: the child died too often meanwhile.
-        """
-        return "".join(await self.decode_each(stream, token_ids, last=last))
-
-    async def decode_each(self, stream: str, token_ids: list[int], *, last: bool = False) -> list[str]:
-        """Return what becomes certain with each token, and behind the last token of all what is left.
-
-        Raises:
-            ApiError: as :meth:`decode`.
-        """
-        message = DecodeTokens(call=self._new_call(), stream=stream, token_ids=token_ids, last=last)
-        call = _Call(message)
-        self._streams.setdefault(stream, [])
-        self._decoding[message.call] = call
-        self._send(call)
-        answer = await self._answered(call)
-        return answer.texts if isinstance(answer, Decoded) else []
-
-    async def spell(self, token_ids: Iterable[int]) -> Mapping[int, bytes]:
-        """Return the bytes of tokens by id, of more than were asked for: what was asked once is known.
-
-        Raises:
-            ApiError: as :meth:`decode`.
-        """
-        unknown = [token_id for token_id in dict.fromkeys(token_ids) if token_id not in self._spellings]
-        if unknown:
-            message = SpellTokens(call=self._new_call(), token_ids=unknown)
-            call = self._decoding[message.call] = _Call(message)
-            self._send(call)
-            answer = await self._answered(call)
-            if isinstance(answer, Spelled):
-                self._spellings.update(zip(unknown, answer.tokens, strict=True))
-        return self._spellings
-
-    def close_stream(self, stream: str) -> None:
-        """Forget a stream whose rest nobody will read. An unknown one is fine."""
-        if self._streams.pop(stream, None) is not None and self._child is not None:
-            self._child.send(frame(CloseStream(stream=stream)))
-
     def _new_call(self) -> int:
         if self._supervisor is None:
-            raise ApiError(Code.SHUTTING_DOWN, "The replica is not serving a model.")
+            raise _not_serving()
         self._next_call += 1
         return self._next_call
 
-    async def _encode(self, message: _Prompt, tenant_id: str) -> list[int]:
+    async def _encode(self, message: _Question, tenant_id: str) -> list[int]:
         answer = await self._in_turn(message, tenant_id)
         return answer.token_ids if isinstance(answer, Encoded) else []
 
-    async def _in_turn(self, message: _Prompt, tenant_id: str) -> _Answer:
+    async def _in_turn(self, message: _Question, tenant_id: str) -> _Answer:
         call = _Call(message)
-        self._to_encode.add(tenant_id, call)
-        self._encode_next()
+        self._waiting.add(tenant_id, call)
+        self._ask_next()
         return await self._answered(call)
 
     async def _answered(self, call: _Call) -> _Answer:
@@ -262,17 +223,13 @@ class TokenizerClient:
                 _log.warning("tokenizer_hung", pid=self.pid, timeout_s=self._call_timeout_s)
                 self._child.kill()
 
-    def _send(self, call: _Call) -> None:
-        if self._child is not None:  # between two children the replay sends it
-            call.sent_at_s = asyncio.get_running_loop().time()
-            self._child.send(call.frame)
-
-    def _encode_next(self) -> None:
-        while self._encoding is None and self._child is not None and (call := self._to_encode.next()) is not None:
+    def _ask_next(self) -> None:
+        while self._in_work is None and self._child is not None and (call := self._waiting.next()) is not None:
             if call.answer.cancelled():
                 continue
-            self._encoding = call
-            self._send(call)
+            self._in_work = call
+            call.sent_at_s = asyncio.get_running_loop().time()
+            self._child.send(call.frame)
 
     async def _spawn_opened(self) -> tuple[TokenizerProcess, AsyncIterator[FromTokenizer]]:
         child = await TokenizerProcess.spawn(self._memory_bytes)
@@ -295,6 +252,11 @@ class TokenizerClient:
             raise _api_error(answer)
         if not isinstance(answer, TokenizerOpened):
             raise ApiError(Code.TOKENIZER_FAILED, "The tokenizer ended its process while it was loaded.")
+        if self._detokenizer is None:  # a child that follows another says the same again
+            try:
+                self._detokenizer = Detokenizer(answer.spellings)
+            except VocabularyRefused as error:
+                raise ApiError(Code.TOKENIZER_FAILED, f"The tokenizer cannot be used: {error}.") from error
         return answers
 
     async def _supervise(self, child: TokenizerProcess, answers: AsyncIterator[FromTokenizer]) -> None:
@@ -307,10 +269,12 @@ class TokenizerClient:
                 code = await child.close()
             self.restarts += 1
             _log.warning("tokenizer_died", exit_code=code, restarts=self.restarts)
-            self._blame()
+            if self._in_work is not None:
+                self._in_work.fail(ApiError(Code.TOKENIZER_FAILED, "The model's tokenizer failed on this text."))
+                self._in_work = None
             child, answers = await self._reopened()
             self._child = child
-            self._replay()
+            self._ask_next()
 
     async def _reopened(self) -> tuple[TokenizerProcess, AsyncIterator[FromTokenizer]]:
         backoff_s = _FIRST_BACKOFF_S
@@ -324,59 +288,25 @@ class TokenizerClient:
             backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
 
     def _take(self, answer: FromTokenizer) -> None:
-        if isinstance(answer, TokenizerOpened):
+        call = self._in_work
+        if call is None or isinstance(answer, TokenizerOpened) or answer.call != call.message.call:
             return
-        call = self._encoding if self._encoding and self._encoding.message.call == answer.call else None
-        if call is not None:
-            self._encoding = None
-            self._encode_next()
-        else:
-            call = self._decoding.pop(answer.call, None)
-        if call is None:  # the answer to a replay
-            return
-        if isinstance(call.message, DecodeTokens):
-            self._note(call.message)
+        self._in_work = None
+        self._ask_next()
         if isinstance(answer, TokenizerError):
             call.fail(_api_error(answer))
         elif not call.answer.done():
             call.answer.set_result(answer)
 
-    def _note(self, message: DecodeTokens) -> None:
-        """Keep what the child has seen of a stream, for its successor."""
-        if message.last:
-            self._streams.pop(message.stream, None)
-        elif message.stream in self._streams:
-            self._streams[message.stream] += message.token_ids
-
-    def _blame(self) -> None:
-        """The child is dead: fail the encode call in work, and decode calls that have seen too many deaths."""
-        if self._encoding is not None:
-            self._encoding.fail(ApiError(Code.TOKENIZER_FAILED, "The model's tokenizer failed on this text."))
-            self._encoding = None
-        for number, call in list(self._decoding.items()):
-            call.deaths += 1
-            if call.deaths >= _MAX_DECODE_DEATHS:
-                del self._decoding[number]
-                call.fail(ApiError(Code.TOKENIZER_FAILED, "The model's tokenizer failed on these tokens."))
-
-    def _replay(self) -> None:
-        """Bring a new child to where the dead one was."""
-        for stream, token_ids in self._streams.items():
-            if token_ids:
-                self._next_call += 1
-                seen = DecodeTokens(call=self._next_call, stream=stream, token_ids=token_ids)
-                self._send(_Call(seen))
-        for call in self._decoding.values():
-            self._send(call)
-        self._encode_next()
-
     def _fail_all(self, error: ApiError) -> None:
-        waiting = [*self._decoding.values(), *self._to_encode.clear(), *([self._encoding] if self._encoding else [])]
-        self._decoding.clear()
-        self._encoding = None
-        self._streams.clear()
+        waiting = [*self._waiting.clear(), *([self._in_work] if self._in_work else [])]
+        self._in_work = None
         for call in waiting:
             call.fail(error)
+
+
+def _not_serving() -> ApiError:
+    return ApiError(Code.SHUTTING_DOWN, "The replica is not serving a model.")
 
 
 def _api_error(error: TokenizerError) -> ApiError:

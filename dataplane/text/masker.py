@@ -1,7 +1,7 @@
 """The sandboxed process that says which tokens a grammar allows next: ``python -m dataplane.text.masker --fd N ...``.
 
 A grammar is a tenant's, and the library ends its process where memory runs out: so this is neither the engine nor the
-child that every request's text passes through. It reads frames of ``ToMasker`` from the socket N and answers with
+child that every prompt passes through. It reads frames of ``ToMasker`` from the socket N and answers with
 ``FromMasker``. Grammars are compiled in a second thread, with the interpreter's lock released, so that a long one does
 not keep the masks of others.
 """
@@ -109,8 +109,9 @@ def main() -> None:
         except TextFailed as error:
             connection.sendall(frame(MaskerReady(error=error.message)))
             return
-        tokens = tokenizer.token_bytes(arguments.vocab_size)
-        _Masker(connection, TokenTable(tokens, arguments.eos_token_ids, tokenizer.stripped_prefix)).run()
+        decoding = tokenizer.detokenizer
+        tokens = decoding.token_bytes(arguments.vocab_size)
+        _Masker(connection, TokenTable(tokens, arguments.eos_token_ids, decoding.stripped_prefix)).run()
 
 
 if __name__ == "__main__":

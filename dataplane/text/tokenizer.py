@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from dataplane.contracts import strict_json
 from dataplane.contracts.errors import Code
 from dataplane.text.call_forms import NoCallForm, form_of
-from dataplane.text.detokenize import Detokenizer, TextStream
+from dataplane.text.detokenize import Detokenizer, Pieces, VocabularyRefused, spell_out
 from dataplane.text.grammar import CallForm
 from dataplane.text.template import MAX_TEMPLATE_BYTES, RENDER_CPU_S, ChatTemplate, TemplateFailed
 from dataplane.text.template_source import MAX_SETTINGS_BYTES, SETTINGS, named_tokens, template_source
@@ -74,6 +74,10 @@ class ModelTokenizer:
 
     Raises:
         TextFailed: the tokenizer or the template is not one we load.
+
+    Attributes:
+        spellings: what its tokens are.
+        detokenizer: turns them into text.
     """
 
     def __init__(self, model_dir: Path, *, with_template: bool = True) -> None:
@@ -90,29 +94,19 @@ class ModelTokenizer:
         tokens = {number: text for text, number in self._library.get_vocab(with_added_tokens=True).items()}
         self._specials = tuple(vocabulary.special)
         self._forbidden = frozenset(vocabulary.special.values()) - {vocabulary.unknown_id}
-        self._detokenizer = Detokenizer(vocabulary.decoder, tokens, frozenset(vocabulary.special.values()))
-        self._longest_token_bytes = self._detokenizer.longest_token_bytes
+        try:
+            self.spellings = spell_out(vocabulary.decoder, tokens, frozenset(vocabulary.special.values()))
+        except VocabularyRefused as error:
+            raise TextFailed(Code.TOKENIZER_FAILED, f"tokenizer.json: {error}") from error
+        self.detokenizer = Detokenizer(self.spellings)
+        self._longest_token_bytes = self.detokenizer.longest_text_bytes
+        if isinstance(vocabulary.decoder, Pieces):  # of a prompt it stands for what it was before the replacements
+            names = set(tokens.values()) - vocabulary.special.keys()
+            self._longest_token_bytes = max((len(name.encode()) for name in names), default=0)
         self._specials_begin = tuple({special[:n] for special in self._specials for n in range(1, len(special))})
         self._specials_end = tuple({special[-n:] for special in self._specials for n in range(1, len(special))})
         self._template = load_template(model_dir) if with_template else None
         self._call_form: CallForm | None = None
-
-    def stream(self) -> TextStream:
-        """Return a fresh decoding stream."""
-        return self._detokenizer.stream()
-
-    def spell(self, token_id: int) -> bytes:
-        """Return the bytes that a token stands for by itself, a control token's name; none of an id without a token."""
-        return self._detokenizer.spell(token_id)
-
-    @property
-    def stripped_prefix(self) -> str:
-        """What decoding takes off in front of a text that begins with it."""
-        return self._detokenizer.stripped_prefix
-
-    def token_bytes(self, vocab_size: int) -> list[bytes]:
-        """Return what each token below ``vocab_size`` adds to a text; nothing for one that is no text."""
-        return self._detokenizer.token_bytes(vocab_size)
 
     def encode_text(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Return the ids of a plain prompt, with what the post-processor adds (a begin-of-text token).

@@ -45,8 +45,8 @@ def try_tokenizer(model_dir: Path, vocab_size: int) -> None:
         token_ids = tokenizer.encode_text(text)
         if max(token_ids) >= vocab_size:
             raise TextFailed(Code.TOKENIZER_FAILED, f"it gives the token {max(token_ids)}, the model has {vocab_size}")
-        tokenizer.stream().push(token_ids, last=True)
-    tokenizer.stream().push(list(range(vocab_size)), last=True)
+        tokenizer.detokenizer.decode(token_ids)
+    tokenizer.detokenizer.decode(range(vocab_size))
 
 
 def try_template(model_dir: Path) -> None:

@@ -64,6 +64,10 @@ class AnswerWriter:
     ) -> None:
         self._chat = endpoint is Endpoint.CHAT
         self._head = {"id": request_id, "created": int(time.time()), "model": model}
+        # Every event of a stream begins and ends alike, so only its choices are encoded anew.
+        kind = {"object": "chat.completion.chunk" if self._chat else "text_completion"}
+        self._before_choices = b"data: " + msgspec.json.encode(self._head | kind)[:-1] + b',"choices":'
+        self._behind_choices = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._include_usage = include_usage
         self._read_calls = read_calls
         self._begun: set[int] = set()
@@ -94,7 +98,7 @@ class AnswerWriter:
             choice["text"] = text
         return choice
 
-    def events(self, piece: Piece) -> bytes:
+    def event(self, piece: Piece) -> bytes:
         """Return the stream event of ``piece``; empty where there is nothing to say."""
         begun = piece.choice in self._begun
         first = self._calls[piece.choice]
@@ -113,7 +117,7 @@ class AnswerWriter:
         else:
             choice["text"] = text
         self._begun.add(piece.choice)
-        return self._event([choice], None)
+        return self._before_choices + msgspec.json.encode([choice]) + self._behind_choices
 
     def _said(self, piece: Piece) -> tuple[str, list[dict[str, Any]]]:
         """Return what ``piece`` makes certain of a choice's text and of its calls."""
@@ -135,13 +139,9 @@ class AnswerWriter:
 
     def usage_event(self, usage: Usage) -> bytes:
         """Return the usage chunk, if it was asked for."""
-        return self._event([], usage) if self._include_usage else b""
-
-    def _event(self, choices: list[dict[str, Any]], usage: Usage | None) -> bytes:
-        body = self._head | {"object": "chat.completion.chunk" if self._chat else "text_completion", "choices": choices}
-        if self._include_usage:
-            body["usage"] = usage.body() if usage is not None else None
-        return b"data: " + msgspec.json.encode(body) + b"\n\n"
+        if not self._include_usage:
+            return b""
+        return self._before_choices + b'[],"usage":' + msgspec.json.encode(usage.body()) + b"}\n\n"
 
 
 def _call(call: Call) -> dict[str, Any]:

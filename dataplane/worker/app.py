@@ -78,9 +78,8 @@ class CompletionEndpoint(JsonEndpoint):
             include_usage=request.include_usage,
             read_calls=rules.call_reader(request.tools),
         )
-        generation = Generation(
-            worker.replica.engine, worker.replica.tokenizer, meter, submit, request.stops, echo=request.echo
-        )
+        detokenizer = worker.replica.tokenizer.detokenizer
+        generation = Generation(worker.replica.engine, detokenizer, meter, submit, request.stops, echo=request.echo)
         async with generation:
             if request.stream:
                 await _stream(exchange, caller, generation, meter, answer)
@@ -91,20 +90,20 @@ class CompletionEndpoint(JsonEndpoint):
 async def _stream(
     exchange: Exchange, caller: Caller, generation: Generation, meter: Meter, answer: AnswerWriter
 ) -> None:
-    def metered(event: bytes, usage: Usage) -> bytes:
+    def metered(event: bytes) -> bytes:
         return answers.meter_line(usage) + event if event and caller.metered else event
 
     async for piece in generation.pieces():
         usage = Usage(meter.prompt_tokens, generation.completion_tokens, meter.cached_tokens)
-        event = metered(answer.events(piece), usage)
+        events = metered(answer.event(piece))
         if not exchange.started:
             # Only now is it certain that this is a success: until here a refusal is a status code of its own.
             head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
             await exchange.start(200, head | {headers.PUBLIC_REQUEST_ID: caller.request_id})
         if generation.is_done():
-            event += metered(answer.usage_event(usage), usage) + metered(answers.DONE, usage)
-        if event:
-            await exchange.write(event, more=not generation.is_done())
+            events += metered(answer.usage_event(usage)) + metered(answers.DONE)
+        if events:
+            await exchange.write(events, more=not generation.is_done())
 
 
 async def _answer_whole(
@@ -124,17 +123,13 @@ class Worker:
         metrics: what ``/metrics`` shows.
         spool: where usage goes; None where nobody is billed.
         trust_header: internal headers count on TCP too.
-        patience_s: how long a client may leave a full buffer unread.
     """
 
-    def __init__(
-        self, replica: Replica, metrics: Metrics, spool: SpoolWriter | None, *, trust_header: bool, patience_s: float
-    ) -> None:
+    def __init__(self, replica: Replica, metrics: Metrics, spool: SpoolWriter | None, *, trust_header: bool) -> None:
         self.replica = replica
         self.rules = AnswerRules(replica)
         self.metrics = metrics
         self.trust_header = trust_header
-        self.patience_s = patience_s
         self._spool = spool
         # One thread: with several, the loop would wait for each of them in turn to get the interpreter's lock.
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")

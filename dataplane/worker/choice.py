@@ -2,11 +2,11 @@
 
 import codecs
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dataplane.contracts.generation import FinishReason, SequenceDelta, TokenScore
-from dataplane.text.client import TokenizerClient
+from dataplane.text.detokenize import Detokenizer
 from dataplane.text.stops import StopMatcher
 
 _ECHO_TOKENS = 256
@@ -35,18 +35,23 @@ class Piece(NamedTuple):
 
 
 class HeldScores:
-    """Scores on their way out with their tokens' text, so that a stop string cuts both at the same place."""
+    """Scores on their way out with their tokens' text, so that a stop string cuts both at the same place.
 
-    def __init__(self) -> None:
+    Args:
+        spell: returns the bytes of a token.
+    """
+
+    def __init__(self, spell: Callable[[int], bytes]) -> None:
+        self._spell = spell
         self._made_chars = 0
         self._released_chars = 0
         self._held: deque[ScoredToken] = deque()
 
-    def add(self, text: str, score: TokenScore | None, spellings: Mapping[int, bytes]) -> None:
+    def add(self, text: str, score: TokenScore | None) -> None:
         """Take the next token's score, None where it has none, and the text that it made certain."""
         if score is not None:
-            top = [(spellings[token_id], logprob) for token_id, logprob in score.top]
-            token = spellings[score.token_id]
+            top = [(self._spell(token_id), logprob) for token_id, logprob in score.top]
+            token = self._spell(score.token_id)
             offset = self._made_chars + _behind_remains(token, text)
             self._held.append(ScoredToken(token, score.logprob, top, offset))
         self._made_chars += len(text)
@@ -73,7 +78,7 @@ class Choice:
     Args:
         number: its place among the request's choices.
         sequence_id: the engine's name for it.
-        tokenizer: turns its tokens into text.
+        detokenizer: turns its tokens into text.
         stops: strings that end it; they are not part of the text.
         min_tokens: below so many tokens no stop string ends it.
         scored: its tokens come with scores.
@@ -83,7 +88,7 @@ class Choice:
         self,
         number: int,
         sequence_id: str,
-        tokenizer: TokenizerClient,
+        detokenizer: Detokenizer,
         stops: Sequence[str],
         *,
         min_tokens: int,
@@ -93,25 +98,25 @@ class Choice:
         self.sequence_id = sequence_id
         self.tokens = 0
         self.finish_reason: FinishReason | None = None
-        self._tokenizer = tokenizer
-        self._matcher = StopMatcher(stops)
+        self._detokenizer = detokenizer
+        self._stream = detokenizer.stream()
+        self._matcher = StopMatcher(stops) if stops else None
         self._min_tokens = min_tokens
-        self._held = HeldScores() if scored else None
+        self._held = HeldScores(detokenizer.spell) if scored else None
 
-    async def echo(self, token_ids: list[int], scores: Sequence[TokenScore]) -> list[Piece]:
+    def echo(self, token_ids: list[int], scores: Sequence[TokenScore]) -> list[Piece]:
         """Return the prompt as the first pieces of this choice; ``scores`` are those of its second token onwards.
 
         What is left of a character at its end becomes text with the first token of the output.
         """
-        texts = await self._tokenizer.decode_each(self.sequence_id, token_ids)
+        texts = self._texts(token_ids)
         if self._held is None:
             scored: list[ScoredToken] | None = None
         else:
-            spellings = await self._tokenizer.spell([*token_ids[:1], *_ids(scores)])
-            scored = [ScoredToken(spellings[token_ids[0]], None, [], 0)]
-            self._held.add(texts[0], None, spellings)
+            scored = [ScoredToken(self._detokenizer.spell(token_ids[0]), None, [], 0)]
+            self._held.add(texts[0], None)
             for text, score in zip(texts[1:], scores, strict=True):
-                self._held.add(text, score, spellings)
+                self._held.add(text, score)
             scored += self._held.release("".join(texts), FinishReason.STOP, cut=False)
         return [
             Piece(
@@ -123,48 +128,54 @@ class Choice:
             for start in range(0, len(texts), _ECHO_TOKENS)
         ]
 
-    async def take(self, delta: SequenceDelta) -> Piece:
+    def take(self, delta: SequenceDelta) -> Piece:
         """Return what the tokens of ``delta`` make certain; :attr:`finish_reason` is set when that is the last."""
-        ended = delta.finish_reason is not None
-        # The engine stops at an end or stop token, which belongs to the count and not to the text.
-        shown = delta.token_ids[:-1] if delta.finish_reason is FinishReason.STOP else delta.token_ids
-        texts = await self._tokenizer.decode_each(self.sequence_id, shown, last=ended)
-        scores: Sequence[TokenScore | None] = [None] * len(texts)
-        spellings: Mapping[int, bytes] = {}
+        if self._matcher is None and self._held is None:
+            self.tokens += len(delta.token_ids)
+            self.finish_reason = delta.finish_reason
+            text = self._stream.push(_shown(delta), last=delta.finish_reason is not None)
+            return Piece(self.number, text, delta.finish_reason, None)
+        return self._take_each(delta)
+
+    def _take_each(self, delta: SequenceDelta) -> Piece:
+        """As :meth:`take`, where a stop string or a score may cut between two tokens."""
+        shown = _shown(delta)
+        scores: Sequence[TokenScore | None] = [None] * (len(shown) + 1)
         if self._held is not None and shown:
             own = delta.scores[len(delta.scores) - len(delta.token_ids) :]
-            spellings = await self._tokenizer.spell(_ids(own))
             scores = [*own[: len(shown)], None]
         parts: list[str] = []
         stopped = False
         before = self.tokens
-        for place, text in enumerate(texts):
+        for place, text in enumerate(self._texts(shown, last=delta.finish_reason is not None)):
             rest = place == len(shown)
             self.tokens = before + (len(delta.token_ids) if rest else place + 1)
             if self._held is not None:
-                self._held.add(text, scores[place], spellings)
+                self._held.add(text, scores[place])
             part, stopped = self._matched(text, last=rest)
             parts.append(part)
             if stopped:
                 break
         self.finish_reason = FinishReason.STOP if stopped else delta.finish_reason
-        if stopped and not ended:
-            self.close()
-        released = None
         text = "".join(parts)
-        if self._held is not None:
-            released = self._held.release(text, self.finish_reason, cut=stopped)
+        released = None if self._held is None else self._held.release(text, self.finish_reason, cut=stopped)
         return Piece(self.number, text, self.finish_reason, released)
 
-    def close(self) -> None:
-        """Forget the text under way: nobody will read its rest."""
-        self._tokenizer.close_stream(self.sequence_id)
+    def _texts(self, token_ids: Sequence[int], *, last: bool = False) -> list[str]:
+        """Return what becomes certain with each token, and behind the last of all what is left."""
+        texts = [self._stream.push([token_id]) for token_id in token_ids]
+        return [*texts, self._stream.push([], last=True)] if last else texts
 
     def _matched(self, text: str, *, last: bool) -> tuple[str, bool]:
         """Return what of ``text`` may go out, and whether a stop string is complete."""
-        if self.tokens > self._min_tokens or last:
+        if self._matcher is not None and (self.tokens > self._min_tokens or last):
             return self._matcher.push(text, last=last)
         return text, False
+
+
+def _shown(delta: SequenceDelta) -> list[int]:
+    """The tokens that are text: the end or stop token that the engine stopped at belongs to the count alone."""
+    return delta.token_ids[:-1] if delta.finish_reason is FinishReason.STOP else delta.token_ids
 
 
 def _behind_remains(token: bytes, text: str) -> int:
@@ -174,10 +185,3 @@ def _behind_remains(token: bytes, text: str) -> int:
     """
     own = codecs.getincrementaldecoder("utf-8")("replace").decode(token)
     return len(text) - len(own) if text.endswith(own) else 0
-
-
-def _ids(scores: Iterable[TokenScore]) -> Iterable[int]:
-    for score in scores:
-        yield score.token_id
-        for token_id, _ in score.top:
-            yield token_id

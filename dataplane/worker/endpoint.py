@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ class JsonEndpoint(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, whatever happens."""
-        exchange = Exchange(scope, receive, send, self._worker.patience_s)
+        exchange = Exchange(scope, receive, send)
         caller = Caller(request_id="")
         try:
             caller = doors.read_caller(scope, self._worker.trust_header)
@@ -55,12 +54,11 @@ class JsonEndpoint(ABC):
         if not exchange.started:
             self._worker.metrics.rejected(caller.tenant_id, error.code.code)
             _log.info("request_refused", request_id=caller.request_id, code=error.code.code, param=error.param)
-        with contextlib.suppress(ClientGone):
-            if exchange.started:
-                await exchange.write(answers.error_event(error, caller.request_id), more=False)
-            else:
-                body = envelope(error, caller.request_id or None)
-                await exchange.whole(error.code.status, body, _error_headers(error, caller.request_id))
+        if exchange.started:
+            await exchange.write(answers.error_event(error, caller.request_id), more=False)
+        else:
+            body = envelope(error, caller.request_id or None)
+            await exchange.whole(error.code.status, body, _error_headers(error, caller.request_id))
 
 
 def _error_headers(error: ApiError, request_id: str) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """The server's end of the engine process: starts it, sends it work, hands out what it produces, notices its death."""
 
 import asyncio
-import contextlib
 import os
 import socket
 import subprocess
@@ -36,7 +35,6 @@ from dataplane.contracts.generation import (
 )
 from dataplane.contracts.wire import FrameError, FrameReader, frame
 
-_READ_BYTES = 1 << 20
 _EXIT_WAIT_S = 5.0
 _DUMP_WAIT_S = 5.0
 _THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -82,6 +80,31 @@ class SequenceFeed:
         return taken
 
 
+class _Connection(asyncio.Protocol):
+    """The stream from an engine process: a frame is taken the moment it is whole, without a task to wake."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, take: Callable[[FromEngine], None], lose: Callable[[], None]) -> None:
+        self._take = take
+        self._lose = lose
+        self._frames: FrameReader[FromEngine] = FrameReader(FromEngine)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._frames.feed(data):
+                self._take(message)
+        except FrameError:
+            _log.exception("engine_frame_unreadable")
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lose()
+
+
 class EngineClient:
     """One engine process.
 
@@ -104,9 +127,8 @@ class EngineClient:
         self._loading: asyncio.Future[Loaded] | None = None
         self._dumps: list[asyncio.Future[EngineDump]] = []
         self._pool_changes: list[asyncio.Future[PoolChanged]] = []
-        self._writer: asyncio.StreamWriter | None = None
+        self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._reading: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
@@ -133,8 +155,8 @@ class EngineClient:
                 stdout=sys.stderr,
                 env=engine_environment(os.environ),
             )
-        reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._reading = asyncio.create_task(self._read(reader))
+        connection = _Connection(self._take, self._lose)
+        self._transport, _ = await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=ours)
 
     async def load_model(self, request: LoadModel) -> Loaded:
         """Load a model.
@@ -227,31 +249,18 @@ class EngineClient:
         """Close the stream, which ends the process; kill it if it does not. Returns its exit status."""
         if self._process is None:
             return 0
-        if self._writer is not None:
-            self._writer.transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
+            await self.lost.wait()
         try:
             return await asyncio.to_thread(self._process.wait, _EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return await asyncio.to_thread(self._process.wait)
-        finally:
-            if self._reading is not None:
-                await asyncio.gather(self._reading, return_exceptions=True)
 
     def _send(self, message: ToEngine) -> None:
-        if self._writer is not None and not self.lost.is_set():
-            self._writer.write(frame(message))
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        frames: FrameReader[FromEngine] = FrameReader(FromEngine)
-        with contextlib.suppress(ConnectionResetError):
-            try:
-                while data := await reader.read(_READ_BYTES):
-                    for message in frames.feed(data):
-                        self._take(message)
-            except FrameError:
-                _log.exception("engine_frame_unreadable")
-        self._lose()
+        if self._transport is not None and not self.lost.is_set():
+            self._transport.write(frame(message))
 
     def _progressed(self) -> None:
         self.progress += 1

@@ -1,11 +1,11 @@
-"""One HTTP exchange over ASGI: a bounded body in, a patient response out, and a watch on the client."""
+"""One HTTP exchange over ASGI: a bounded body in, a response out, and a watch on the client."""
 
 import asyncio
-from collections.abc import Coroutine, MutableMapping
+from collections.abc import Coroutine
 from typing import Any
 
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.http_server.asgi import ClientGone, Receive, Scope, Send, abort_of, gone, read_body
+from dataplane.http_server.asgi import ClientGone, Receive, Scope, Send, gone, read_body
 from dataplane.worker import bodies
 
 
@@ -14,15 +14,13 @@ class Exchange:
 
     Args:
         scope, receive, send: ASGI's.
-        patience_s: how long the client may leave a full buffer unread.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, patience_s: float) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.started = False
         self._receive = receive
         self._send = send
-        self._patience_s = patience_s
 
     async def body(self) -> bytes:
         """Return the whole body.
@@ -45,23 +43,11 @@ class Exchange:
         """Send the head of the response."""
         self.started = True
         pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
-        await self._patiently({"type": "http.response.start", "status": status, "headers": pairs})
+        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def write(self, body: bytes, *, more: bool = True) -> None:
-        """Send a part of the body; waits while the client does not read.
-
-        Raises:
-            ClientGone: it did not read for too long.
-        """
-        await self._patiently({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def _patiently(self, message: MutableMapping[str, Any]) -> None:
-        try:
-            async with asyncio.timeout(self._patience_s):
-                await self._send(message)
-        except TimeoutError as error:
-            abort_of(self.scope)()
-            raise ClientGone from error
+        """Send a part of the body; waits while the client does not read, as long as the server bears it."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def whole(self, status: int, body: bytes, fields: dict[str, str]) -> None:
         """Send a complete JSON response."""

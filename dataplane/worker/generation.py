@@ -1,6 +1,6 @@
 """One request from its admission to its last token: the same for a stream and for a whole answer."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -8,7 +8,7 @@ from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit, TokenScore
 from dataplane.contracts.usage import Outcome
 from dataplane.http_server.asgi import ClientGone
-from dataplane.text.client import TokenizerClient
+from dataplane.text.detokenize import Detokenizer
 from dataplane.worker.choice import Choice, Piece
 from dataplane.worker.engine_client import EngineClient, SequenceFeed
 from dataplane.worker.meter import Meter
@@ -19,9 +19,12 @@ class Generation:
 
     One choice that fails ends the request: its caller could not tell an answer that lacks one from a whole answer.
 
+    Attributes:
+        completion_tokens: of all choices so far.
+
     Args:
         engine: computes it.
-        tokenizer: turns its tokens into text.
+        detokenizer: turns its tokens into text.
         meter: counts it.
         submit: the request as the engine sees it.
         stops: strings that end a choice; they are not part of the text.
@@ -34,7 +37,7 @@ class Generation:
     def __init__(
         self,
         engine: EngineClient,
-        tokenizer: TokenizerClient,
+        detokenizer: Detokenizer,
         meter: Meter,
         submit: Submit,
         stops: Sequence[str],
@@ -51,24 +54,21 @@ class Generation:
             sequence_id: Choice(
                 number,
                 sequence_id,
-                tokenizer,
+                detokenizer,
                 stops,
                 min_tokens=sampling.min_tokens,
                 scored=sampling.logprobs is not None,
             )
             for number, sequence_id in enumerate(submit.sequence_ids())
         }
+        self._unfinished = submit.n
+        self.completion_tokens = 0
         self._feed: SequenceFeed | None = None
         self._finished = False
 
-    @property
-    def completion_tokens(self) -> int:
-        """Tokens of all choices so far."""
-        return sum(choice.tokens for choice in self._choices.values())
-
     def is_done(self) -> bool:
         """Say whether every choice has its end."""
-        return all(choice.finish_reason is not None for choice in self._choices.values())
+        return self._unfinished == 0
 
     async def __aenter__(self) -> Self:
         try:
@@ -84,9 +84,6 @@ class Generation:
     ) -> None:
         if self._feed is not None:
             self._engine.abort(self._feed)
-        for choice in self._choices.values():
-            if choice.finish_reason is None:
-                choice.close()
         self._finish(error)
 
     def _observe(self, delta: SequenceDelta) -> None:
@@ -100,24 +97,28 @@ class Generation:
             for delta in await self._feed.take():
                 if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
                     raise _error(delta)
-                async for piece in self._decoded(self._feed, delta):
+                for piece in self._taken(self._feed, delta):
                     if self.is_done():
                         # Before the caller sees the end: whoever counts on an answer finds its record.
                         self._finish(None)
                     yield piece
 
-    async def _decoded(self, feed: SequenceFeed, delta: SequenceDelta) -> AsyncIterator[Piece]:
+    def _taken(self, feed: SequenceFeed, delta: SequenceDelta) -> Iterator[Piece]:
         choice = self._choices[delta.request_id]
-        own = 0 if self._submit.sampling.logprobs is None else len(delta.token_ids)
-        self._prompt_scores += delta.scores[: len(delta.scores) - own]
+        if delta.scores:
+            own = 0 if self._submit.sampling.logprobs is None else len(delta.token_ids)
+            self._prompt_scores += delta.scores[: len(delta.scores) - own]
         if choice.finish_reason is not None or not delta.token_ids:
             return
         if self._echo and not choice.tokens:
-            for piece in await choice.echo(self._submit.prompt_token_ids, self._prompt_scores):
-                yield piece
-        piece = await choice.take(delta)
-        if piece.finish_reason is not None and delta.finish_reason is None:
-            self._engine.abort(feed, choice.sequence_id)
+            yield from choice.echo(self._submit.prompt_token_ids, self._prompt_scores)
+        tokens_before = choice.tokens
+        piece = choice.take(delta)
+        self.completion_tokens += choice.tokens - tokens_before
+        if piece.finish_reason is not None:
+            self._unfinished -= 1
+            if delta.finish_reason is None:
+                self._engine.abort(feed, choice.sequence_id)
         yield piece
 
     def _outcome(self) -> Outcome:

@@ -42,12 +42,12 @@ async def serve(settings: Settings) -> tuple[int, str]:
         doors = _listen(settings, running)
         spool = await _spool(settings, running)
         running.push_async_callback(replica.stop)
-        worker = Worker(
-            replica, Metrics(), spool, trust_header=settings.trust_tenant_header, patience_s=settings.client_patience_s
-        )
+        worker = Worker(replica, Metrics(), spool, trust_header=settings.trust_tenant_header)
         app = worker.app()
         control = await _control(replica, settings, running)
-        server = await running.enter_async_context(serving(app, doors, _LAST_WORDS_S))
+        server = await running.enter_async_context(
+            serving(app, doors, _LAST_WORDS_S, patience_s=settings.client_patience_s)
+        )
         starting = asyncio.create_task(_start(replica, settings, app, doors))
         running.push_async_callback(_cancelled, starting)
         _drain_on_signals(replica, settings.drain_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,12 +15,14 @@ from dataplane.worker.parameters import invalid
 from dataplane.worker.prompts import Prompt
 
 if TYPE_CHECKING:
+    from dataplane.text.detokenize import Detokenizer
     from dataplane.worker.doors import Caller
     from dataplane.worker.exchange import Exchange
 
 _PROMPT = frozenset({"model", "prompt", "return_token_strs"})
 _CHAT = frozenset({"model", "messages", "return_token_strs"})
 _TOKENS = frozenset({"model", "tokens"})
+_TOKENS_A_TURN = 1024
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True):
@@ -84,8 +87,8 @@ class TokenizeEndpoint(JsonEndpoint):
                 "tokens": token_ids,
             }
             if request.return_token_strs:
-                spellings = await worker.replica.tokenizer.spell(token_ids)
-                answer["token_strs"] = [logprobs.token_text(spellings[token_id]) for token_id in token_ids]
+                spell = worker.replica.tokenizer.detokenizer.spell
+                answer["token_strs"] = [logprobs.token_text(spell(token_id)) for token_id in token_ids]
             await exchange.whole(200, msgspec.json.encode(answer), {headers.PUBLIC_REQUEST_ID: caller.request_id})
 
 
@@ -103,7 +106,16 @@ class DetokenizeEndpoint(JsonEndpoint):
                     param="tokens",
                 )
             requests.check_token_ids(request.tokens, model.vocab_size, "tokens")
-            stream = f"detokenize {caller.sequence_id}"
-            text = await worker.replica.tokenizer.decode(stream, request.tokens, last=True)
+            text = await _decoded(worker.replica.tokenizer.detokenizer, request.tokens)
             answer = msgspec.json.encode({"prompt": text})
             await exchange.whole(200, answer, {headers.PUBLIC_REQUEST_ID: caller.request_id})
+
+
+async def _decoded(detokenizer: Detokenizer, token_ids: list[int]) -> str:
+    """Decode as many tokens as a long context has, with a turn for others in between."""
+    stream = detokenizer.stream()
+    texts = []
+    for start in range(0, len(token_ids), _TOKENS_A_TURN):
+        texts.append(stream.push(token_ids[start : start + _TOKENS_A_TURN]))
+        await asyncio.sleep(0)
+    return "".join([*texts, stream.push([], last=True)])

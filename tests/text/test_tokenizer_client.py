@@ -63,45 +63,8 @@ def test_the_child_answers_as_the_tokenizer_does(model_dir: Path) -> None:
         assert await client.encode_chat(CHAT) == prompt_ids
         token_ids = await client.encode_text("Grüße 🙂")
         assert token_ids == tokenizer.encode_text("Grüße 🙂")
-        pieces = [await client.decode("s", [token_id]) for token_id in token_ids]
-        assert "".join(pieces) + await client.decode("s", [], last=True) == "Grüße 🙂"
-        assert "\ufffd" not in "".join(pieces)
-
-    run(model_dir, body)
-
-
-def test_each_token_has_the_text_it_makes_certain_and_the_rest_comes_last(model_dir: Path) -> None:
-    async def body(client: TokenizerClient) -> None:
-        umlaut, smile = await client.encode_text("ü"), await client.encode_text("🙂")
-        assert await client.decode_each("s", [*umlaut, *smile[:2]]) == ["", "ü", "", ""]
-        assert await client.decode_each("s", smile[2:3], last=True) == ["", "\ufffd"]
-
-    run(model_dir, body)
-
-
-def test_tokens_are_spelled_with_their_bytes_by_any_child(model_dir: Path) -> None:
-    async def body(client: TokenizerClient) -> None:
-        umlaut = await client.encode_text("ü")
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGSTOP)  # a child that dies before it answers is asked again
-        asking = asyncio.create_task(client.spell([*umlaut, 1, 10**6]))
-        await asyncio.sleep(0)
-        os.kill(client.pid, signal.SIGKILL)
-        spelled = await asking
-        assert [spelled[token_id] for token_id in (*umlaut, 1, 10**6)] == [b"\xc3", b"\xbc", b"<|im_start|>", b""]
-        assert await client.spell(umlaut) is spelled
-
-    run(model_dir, body)
-
-
-def test_streams_do_not_mix(model_dir: Path) -> None:
-    async def body(client: TokenizerClient) -> None:
-        smile, umlaut = await client.encode_text("🙂"), await client.encode_text("ü")
-        assert await client.decode("a", smile[:2]) == ""
-        assert await client.decode("b", umlaut[:1]) == ""
-        client.close_stream("a")
-        assert await client.decode("b", umlaut[1:]) == "ü"
-        assert await client.decode("a", umlaut) == "ü"  # the first two bytes of the smile are forgotten
+        assert client.detokenizer.decode(token_ids) == "Grüße 🙂"
+        assert [client.detokenizer.spell(token_id) for token_id in (1, 10**6)] == [b"<|im_start|>", b""]
 
     run(model_dir, body)
 
@@ -121,8 +84,6 @@ def test_a_call_that_fails_leaves_the_child_alone(model_dir: Path) -> None:
 
 def test_a_text_that_ends_the_child_fails_alone(bomb_dir: Path) -> None:
     async def body(client: TokenizerClient) -> None:
-        smile = await client.encode_text("🙂")
-        assert await client.decode("open", smile[:3]) == ""
         poison = asyncio.create_task(fails(client.encode_text("a" * 400_000)))
         neighbour = asyncio.create_task(client.encode_text("ok"))
         other = asyncio.create_task(client.encode_chat(CHAT))
@@ -130,35 +91,33 @@ def test_a_text_that_ends_the_child_fails_alone(bomb_dir: Path) -> None:
         assert await neighbour
         assert await other
         assert client.restarts == 1
-        assert await client.decode("open", smile[3:], last=True) == "🙂"
 
     run(bomb_dir, body)
 
 
-def test_open_streams_survive_a_killed_child(model_dir: Path) -> None:
+def test_text_is_decoded_while_there_is_no_child(model_dir: Path) -> None:
     async def body(client: TokenizerClient) -> None:
-        token_ids = await client.encode_text("Ein 🙂 und noch ein 🙂.")
-        text = ""
-        for place, token_id in enumerate(token_ids):
-            if place in (3, 6, 7):
-                assert client.pid is not None
-                os.kill(client.pid, signal.SIGKILL)
-            text += await client.decode("s", [token_id], last=place == len(token_ids) - 1)
-        assert text == "Ein 🙂 und noch ein 🙂."
-        assert client.restarts >= 1
+        token_ids = await client.encode_text("Ein 🙂.")
+        stream = client.detokenizer.stream()
+        text = stream.push(token_ids[:6])
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        while client.restarts == 0:
+            await asyncio.sleep(0.01)
+        assert text + stream.push(token_ids[6:], last=True) == "Ein 🙂."
+        assert client.detokenizer.decode(await client.encode_text("ok")) == "ok"
 
     run(model_dir, body)
 
 
 def test_a_hung_child_is_replaced_and_what_waited_is_answered(model_dir: Path) -> None:
     async def body(client: TokenizerClient) -> None:
-        token_ids = await client.encode_text("weiter")
         assert client.pid is not None
         os.kill(client.pid, signal.SIGSTOP)
         poison = asyncio.create_task(fails(client.encode_text("stuck")))
-        decoded = asyncio.create_task(client.decode("s", token_ids, last=True))
+        waiting = asyncio.create_task(client.encode_text("weiter"))
         assert (await poison).code is Code.TOKENIZER_FAILED
-        assert await decoded == "weiter"
+        assert client.detokenizer.decode(await waiting) == "weiter"
 
     run(model_dir, body, timeout_s=2.0)
 
@@ -177,32 +136,19 @@ def test_a_caller_that_goes_away_disturbs_nobody(model_dir: Path) -> None:
     run(model_dir, body)
 
 
-def test_streams_are_decoded_while_a_long_text_is_encoded(model_dir: Path) -> None:
-    async def body(client: TokenizerClient) -> None:
-        token_ids = await client.encode_text("ok")
-        long = asyncio.create_task(client.encode_text("abc " * 200_000))
-        await asyncio.sleep(0)
-        assert await client.decode("s", token_ids, last=True) == "ok"
-        assert not long.done()
-        assert len(await long) > 0
-
-    run(model_dir, body)
-
-
-def test_streams_are_decoded_while_a_template_takes_its_time(tmp_path: Path) -> None:
+def test_a_template_without_end_fails_alone(tmp_path: Path) -> None:
     folder = tokenizer_files.byte_level(tmp_path)
     (folder / "chat_template.jinja").write_text(
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     )
 
     async def body(client: TokenizerClient) -> None:
-        token_ids = await client.encode_text("ok")
+        child = client.pid
         slow = asyncio.create_task(fails(client.encode_chat(CHAT)))
-        await asyncio.sleep(0)
-        for _ in range(20):
-            assert await client.decode("s", token_ids) == "ok"
-        assert not slow.done()
+        neighbour = asyncio.create_task(client.encode_text("ok"))
         assert (await slow).code is Code.TEMPLATE_FAILED
+        assert await neighbour
+        assert client.pid == child
 
     run(folder, body)
 
@@ -268,6 +214,17 @@ def test_a_folder_that_cannot_be_loaded_fails_the_start_with_a_sentence(
             await client.encode_text("a")
 
     asyncio.run(body())
+
+
+def test_a_vocabulary_that_its_decoder_makes_too_long_fails_the_start_with_its_limits(tmp_path: Path) -> None:
+    content = tokenizer_files.llama_2_json()
+    content["decoder"]["decoders"][0]["content"] = "x" * 64
+    content["model"]["vocab"]["▁" * 100] = len(content["model"]["vocab"])
+    folder = tokenizer_files.llama_2(tmp_path)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    error = asyncio.run(fails(TokenizerClient().start(folder)))
+    assert error.code is Code.TOKENIZER_FAILED
+    assert "4096 bytes each" in error.message
 
 
 def test_a_missing_folder_fails_the_start(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""From the engine's tokens to pieces of text, with an engine and a tokenizer that do as the test says."""
+"""From the engine's tokens to pieces of text, with an engine that does as the test says."""
 
-import codecs
-from collections.abc import Callable, Iterable, Mapping
+from array import array
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit, TokenScore, failed
+from dataplane.contracts.generation import FinishReason, SequenceDelta, Spellings, Submit, TokenScore, failed
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.contracts.usage import Outcome
+from dataplane.text.detokenize import Detokenizer, TokenKind
 from dataplane.worker.choice import Piece
 from dataplane.worker.engine_client import SequenceFeed
 from dataplane.worker.generation import Generation
@@ -36,25 +37,15 @@ VOCABULARY = [
 END = len(VOCABULARY)
 
 
-class Tokenizer:
-    """Tokens are the bytes of :data:`VOCABULARY`."""
-
-    def __init__(self) -> None:
-        self.open: dict[str, codecs.IncrementalDecoder] = {}
-
-    async def decode_each(self, stream: str, token_ids: list[int], *, last: bool = False) -> list[str]:
-        decoder = self.open.setdefault(stream, codecs.getincrementaldecoder("utf-8")("replace"))
-        texts = [decoder.decode(VOCABULARY[token_id]) for token_id in token_ids]
-        if last:
-            texts.append(decoder.decode(b"", final=True))
-            del self.open[stream]
-        return texts
-
-    async def spell(self, token_ids: Iterable[int]) -> Mapping[int, bytes]:
-        return dict(enumerate([*VOCABULARY, b"<end>"]))
-
-    def close_stream(self, stream: str) -> None:
-        self.open.pop(stream, None)
+_SPELLED = [*VOCABULARY, b"<end>"]
+TOKENS = Detokenizer(
+    Spellings(
+        blob=b"".join(_SPELLED),
+        lengths=array("H", map(len, _SPELLED)).tobytes(),
+        kinds=bytes([TokenKind.TEXT] * END + [TokenKind.CONTROL]),
+        byte_level=True,
+    )
+)
 
 
 class Engine:
@@ -92,9 +83,9 @@ class World:
     def __init__(
         self, deltas: list[SequenceDelta], stops: tuple[str, ...] = (), n: int = 1, echo: bool = False, **params: Any
     ) -> None:
-        self.engine, self.tokenizer, self.meter = Engine(deltas), Tokenizer(), Meter()
+        self.engine, self.meter = Engine(deltas), Meter()
         submit = Submit("r.1", "acme", [0, 1], SamplingParams(max_tokens=100, **params), n)
-        parts: Any = (self.engine, self.tokenizer, self.meter)
+        parts: Any = (self.engine, TOKENS, self.meter)
         self.generation = Generation(*parts, submit, stops, echo=echo)
 
     async def run(self) -> list[Piece]:
@@ -149,7 +140,6 @@ async def test_text_tokens_scores_and_count_end_at_the_earliest_stop_however_the
         (Outcome.LENGTH if cut is None and not by_token else Outcome.STOP, world.generation.completion_tokens)
     ]
     assert world.generation.completion_tokens <= len(said)
-    assert not world.tokenizer.open
 
 
 async def test_a_choice_that_fails_ends_the_request_and_the_other_sequences() -> None:
@@ -160,7 +150,6 @@ async def test_a_choice_that_fails_ends_the_request_and_the_other_sequences() ->
     assert caught.value.code is Code.LOGITS_NOT_FINITE
     assert world.engine.aborted == [None]  # all of them
     assert world.meter.words == [(Outcome.FAILED, None)]
-    assert not world.tokenizer.open
 
 
 async def test_a_choice_at_its_stop_string_is_aborted_alone_and_what_it_said_since_is_dropped() -> None:

@@ -22,7 +22,7 @@ TURNS = 1000
 
 @pytest.fixture
 def worker() -> Worker:
-    return Worker(Replica("rep_1", 1.0), Metrics(), None, trust_header=False, patience_s=1.0)
+    return Worker(Replica("rep_1", 1.0), Metrics(), None, trust_header=False)
 
 
 class Held:
