@@ -25,6 +25,8 @@ PRECISIONS: Final = (*DTYPES, *GROUP_INPUTS)
 MAX_HALF: Final = 65504.0
 """The largest finite fp16 value."""
 _ROWS_AT_ONCE: Final = 64 * PANEL
+_HEADER_BYTES: Final = 2 * PANEL
+"""Of the scales, or the minimums, of a group."""
 
 
 def interleave_gate(gate: Tensor, opened: Tensor) -> Tensor:
@@ -85,22 +87,34 @@ def assemble(parts: Sequence[Tensor], precision: str) -> Tensor:
     return torch.cat((*header, _arranged(grouped, precision)), dim=-1)
 
 
+def take_apart(packed: Tensor, precision: str) -> tuple[Tensor, ...]:
+    """Return what :func:`assemble` was given, with rows of zeros up to a whole panel."""
+    panels, groups, _ = packed.shape
+    group, headers = GROUP_INPUTS[precision], 1 if precision == "int8" else 2
+    codes = packed[..., headers * _HEADER_BYTES :]
+    if precision == "int8":
+        codes = codes.reshape(panels, groups, group // 2, PANEL, 2).permute(0, 1, 3, 2, 4)
+    else:
+        both = codes.reshape(panels, groups, group // 4, PANEL, 2)
+        codes = torch.stack((both & 15, both >> 4), dim=-2).permute(0, 1, 3, 2, 4, 5)
+    halves = packed[..., : headers * _HEADER_BYTES].contiguous().view(torch.float16)
+    halves = halves.view(panels, groups, headers, PANEL)
+    return (
+        codes.reshape(panels, groups, PANEL, group).transpose(1, 2).reshape(panels * PANEL, -1),
+        *(halves[:, :, index].transpose(1, 2).reshape(panels * PANEL, -1) for index in range(headers)),
+    )
+
+
 def unpack(packed: Tensor, precision: str, outputs: int, inputs: int) -> Tensor:
     """Return the fp32 matrix [outputs, inputs] that ``packed`` stands for."""
     if precision in DTYPES:
         return packed.float().transpose(1, 2).reshape(-1, inputs)[:outputs].contiguous()
-    group = GROUP_INPUTS[precision]
-    panels, groups, _ = packed.shape
-    scale = packed[..., :32].contiguous().view(torch.float16).float()[..., None]
-    if precision == "int8":
-        codes = packed[..., 32:].contiguous().view(torch.int8).view(panels, groups, group // 2, PANEL, 2)
-        values = codes.permute(0, 1, 3, 2, 4).reshape(panels, groups, PANEL, group).float() * scale
-    else:
-        minimum = packed[..., 32:64].contiguous().view(torch.float16).float()[..., None]
-        both = packed[..., 64:].reshape(panels, groups, group // 4, PANEL, 2)
-        codes = torch.stack((both & 15, both >> 4), dim=-2).permute(0, 1, 3, 2, 4, 5)
-        values = minimum + codes.reshape(panels, groups, PANEL, group).float() * scale
-    return values.transpose(1, 2).reshape(panels * PANEL, groups * group)[:outputs, :inputs].contiguous()
+    codes, scales, *minimums = take_apart(packed, precision)
+    wide = (codes.view(torch.int8) if precision == "int8" else codes).float()
+    values = wide.view(len(wide), scales.shape[1], -1) * scales.float()[..., None]
+    if minimums:
+        values += minimums[0].float()[..., None]
+    return values.flatten(1)[:outputs, :inputs].contiguous()
 
 
 def _empty(outputs: int, inputs: int, precision: str) -> Tensor:

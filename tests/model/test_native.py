@@ -1,27 +1,20 @@
 """The kernels compute what plain torch does, whatever the program asks for; and the same bits whoever else is there."""
 
-import random
-from array import array
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from driven_executor import Drive, random_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_harness import make_row
-from torch import Tensor
 
-from dataplane.engine.runner import Row
 from dataplane.kernels import panels
 from dataplane.kernels.cpu.binding import load_library
 from dataplane.kernels.rotary import frequencies
 from dataplane.model import step as steps
-from dataplane.model.executor import Executor
-from dataplane.model.kv_pool import KvPool
 from dataplane.model.native import NativeExecutor, unsupported
-from dataplane.model.packing import Packed, as_packed, matrix_shapes
+from dataplane.model.packing import Packed, matrix_shapes
 from dataplane.model.program import (
     Activation,
     Angles,
@@ -38,21 +31,19 @@ from dataplane.model.program import (
 )
 from dataplane.model.reference import ReferenceExecutor
 
-VOCAB, HIDDEN, BLOCK_SIZE, NUM_BLOCKS, CONTEXT = 70, 40, 8, 128, 600
+VOCAB, HIDDEN = 70, 40
 LIMITS = steps.StepLimits(tokens=512, sampled=512)
 
 
 def weights(program: Program, precision: str, seed: int) -> Packed:
     """Random weights for every name that ``program`` mentions."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = matrix_shapes(program)
-    tensors = {
-        name: panels.pack(torch.randn(shape, generator=generator) / shape[1] ** 0.5, precision)
-        for name, shape in shapes.items()
+    matrices = {
+        name: (panels.pack(torch.randn(shape, generator=generator) / shape[1] ** 0.5, precision), precision, *shape)
+        for name, shape in matrix_shapes(program).items()
     }
-    for name, size in vectors(program).items():
-        tensors[name] = torch.randn(size, generator=generator) * 0.5 + 1
-    return as_packed(program, precision, tensors)
+    sizes = vectors(program)
+    return Packed(matrices, {name: torch.randn(size, generator=generator) * 0.5 + 1 for name, size in sizes.items()})
 
 
 def vectors(program: Program) -> dict[str, int]:
@@ -117,36 +108,6 @@ def programs(draw: st.DrawFn) -> Program:
     return one_layer(kv_heads * group, kv_heads, dim, attention, norm, heads_norm=draw(st.booleans()))
 
 
-class Drive:
-    """Feeds sequences to an executor chunk by chunk, each on blocks of its own."""
-
-    def __init__(self, executor: Executor, program: Program, kv_dtype: str) -> None:
-        self._executor = executor
-        self.pool = KvPool(program, NUM_BLOCKS, BLOCK_SIZE, kv_dtype)
-        if kv_dtype != "int8":
-            self.pool.data.fill_(torch.nan)
-        self.pool.scales.fill_(torch.nan)
-        self._free = list(range(NUM_BLOCKS))
-        random.Random(1).shuffle(self._free)
-        self._tables: dict[str, array] = {}
-        self._done: dict[str, int] = {}
-
-    def run(self, chunks: dict[str, Sequence[int]]) -> dict[str, Tensor]:
-        """Compute the next tokens of some sequences in one step; return the logits of all of them by name."""
-        rows: list[Row] = []
-        for name, token_ids in chunks.items():
-            table, done = self._tables.setdefault(name, array("i")), self._done.get(name, 0)
-            self._done[name] = done + len(token_ids)
-            while len(table) * BLOCK_SIZE < self._done[name]:
-                table.append(self._free.pop())
-            rows.append(make_row(name, list(token_ids), done, table))
-        step = steps.build(rows, steps.Bounds(BLOCK_SIZE, NUM_BLOCKS, VOCAB, CONTEXT))
-        self._executor.run(step, self.pool)
-        logits = self._executor.logits(np.arange(len(step.token_ids), dtype=np.int32))
-        sizes = [len(token_ids) for token_ids in chunks.values()]
-        return dict(zip(chunks, logits.values.clone().split(sizes), strict=True))
-
-
 def native(program: Program, packed: Packed, threads: int = 1) -> NativeExecutor:
     library = load_library()
     assert library is not None
@@ -154,7 +115,7 @@ def native(program: Program, packed: Packed, threads: int = 1) -> NativeExecutor
 
 
 def tokens(count: int, seed: int) -> list[int]:
-    return random.Random(seed).choices(range(VOCAB), k=count)
+    return random_tokens(count, seed, VOCAB)
 
 
 @settings(deadline=None, max_examples=40)
@@ -195,9 +156,8 @@ def test_a_token_has_the_same_bits_alone_among_others_and_in_any_chunk(precision
         for start in range(0, len(whole), chunk):
             neighbours = {str(index): tokens(1 + (start + index) % 3, index) for index in range(start // chunk % 9)}
             found.append(drive.run({"a": whole[start : start + chunk]} | neighbours)["a"])
-            drive._free += [block for name in neighbours for block in drive._tables.pop(name)]
             for name in neighbours:
-                drive._done.pop(name)
+                drive.forget(name)
         assert torch.equal(torch.cat(found), alone)
 
 
@@ -223,7 +183,7 @@ def test_logits_that_are_not_finite_have_no_likeliest_token() -> None:
     for executor in (native(program, packed), ReferenceExecutor(program, packed)):
         drive = Drive(executor, program, "fp32")
         drive.run({"a": tokens(5, 3), "b": tokens(5, 4)})
-        drive.pool.data[0, drive._tables["a"][0], 2] = torch.nan
+        drive.pool.data[0, drive.tables["a"][0], 2] = torch.nan
         drive.run({"a": [1], "b": [2]})
         sick, well = executor.logits(np.array([0, 1], np.int32)).greedy
         assert sick == -1
