@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from dataplane.contracts import failpoints
-from dataplane.contracts.errors import Code
 from dataplane.contracts.generation import TokenScore
 from dataplane.contracts.model_config import ModelConfig
 from dataplane.engine.runner import Row, RowFailure, RowResult, Scored
@@ -15,7 +14,7 @@ from dataplane.model import step as steps
 from dataplane.model.executor import Executor
 from dataplane.model.kv_pool import KvPool
 from dataplane.model.logits import Logits
-from dataplane.model.sampler import Draw, needs_logits, sample, score
+from dataplane.model.sampler import NOT_FINITE, Draw, needs_logits, score
 
 SCORED_AT_ONCE_TOKENS = 64
 """Positions of a prompt whose logits are there at a time, when all of its tokens are to be scored."""
@@ -63,14 +62,10 @@ class CpuRunner:
         """Draw for ``rows``: those that ask for no more than the likeliest token never look at their logits."""
         self._spoil(logits, rows)
         draws = [Draw(row.sampling, row.output_index, row.ban_token_ids, row.counts, row.allowed()) for row in rows]
-        results: list[int | Scored | RowFailure] = [
-            token if token >= 0 else RowFailure("the model's logits are not finite numbers", Code.LOGITS_NOT_FINITE)
-            for token in logits.greedy
-        ]
+        results: list[int | Scored | RowFailure] = [token if token >= 0 else NOT_FINITE for token in logits.greedy]
         wanting = [place for place, draw in enumerate(draws) if needs_logits(draw)]
         if wanting:
-            values = logits.values if len(wanting) == len(rows) else logits.values[wanting]
-            for place, result in zip(wanting, sample(values, [draws[place] for place in wanting]), strict=True):
+            for place, result in zip(wanting, logits.draw(wanting, [draws[place] for place in wanting]), strict=True):
                 results[place] = result
         return results
 
@@ -82,7 +77,7 @@ class CpuRunner:
         for start in range(0, len(row.score_token_ids), SCORED_AT_ONCE_TOKENS):
             token_ids = row.score_token_ids[start : start + SCORED_AT_ONCE_TOKENS]
             at = np.arange(first + start, first + start + len(token_ids), dtype=np.int32)
-            found = score(self._executor.logits(at).values, token_ids, row.sampling.logprobs or 0)
+            found = score(self._executor.logits(at).values.cpu(), token_ids, row.sampling.logprobs or 0)
             if isinstance(found, RowFailure):
                 return found
             scores += found

@@ -5,10 +5,12 @@ from typing import Protocol
 
 import numpy as np
 import structlog
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dataplane.kernels.cpu.binding import load_library
+from dataplane.model.devices import CUDA
 from dataplane.model.kv_pool import KvPool
 from dataplane.model.logits import Logits
 from dataplane.model.native import NativeExecutor, unsupported
@@ -63,3 +65,34 @@ def make_executor(
         _log.warning("kernels_not_used", reason=reason)
         return ReferenceExecutor(program, weights, all_reduce)
     return NativeExecutor(library, program, weights, limits, threads, all_reduce=all_reduce)
+
+
+def make_gpu_executor(
+    program: Program,
+    weights: Packed,
+    pool: KvPool,
+    context_tokens: int,
+    all_reduce: Callable[[Tensor], None] | None = None,
+) -> Executor:
+    """Return an executor on the current GPU; without others to add up with, its decode steps are recorded on ``pool``.
+
+    Args:
+        program: one that :func:`dataplane.model.devices.unsupported` has nothing against.
+        weights: with these, of which the GPU takes a copy.
+        pool: on the GPU.
+        context_tokens: no sequence has more.
+        all_reduce: as of :func:`make_executor`; None for the only rank.
+
+    Raises:
+        MemoryError: the GPU's is too small.
+    """
+    from dataplane.model import decode_graphs, device_weights, triton_executor  # noqa: PLC0415 - Triton is for GPUs only
+
+    try:
+        there = device_weights.on_device(program, weights, CUDA)
+        if all_reduce is not None:
+            return triton_executor.TritonExecutor(program, there, CUDA, all_reduce=all_reduce)
+        executor = triton_executor.TritonExecutor(program, there, CUDA)
+        return decode_graphs.GraphedExecutor(executor, pool, context_tokens, decode_graphs.CudaRecorder())
+    except torch.OutOfMemoryError as error:
+        raise MemoryError("the GPU's memory does not hold the weights and a step beside the KV pool") from error

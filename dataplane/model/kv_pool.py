@@ -20,6 +20,8 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, 
 class KvPool:
     """Storage for ``num_blocks`` blocks of ``block_size`` tokens of a program's attention, in ``dtype`` of DTYPES.
 
+    On ``device``: the kernels of CPU and GPU read the same layout.
+
     Memory is not touched before it is written, so a slot holds garbage (perhaps NaN) until a token's keys and values
     are; nobody reads it before.
 
@@ -27,12 +29,13 @@ class KvPool:
         MemoryError: the machine refuses the allocation.
     """
 
-    def __init__(self, program: Program, num_blocks: int, block_size: int, dtype: str) -> None:
+    def __init__(self, program: Program, num_blocks: int, block_size: int, dtype: str, device: str = "cpu") -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a KV pool of {num_blocks} blocks of {block_size} tokens is empty")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.dtype = dtype
+        self._device = device
         self._shape = (program.attended_layers, num_blocks, block_size, 2, program.num_kv_heads, program.head_dim)
         self.restore()
 
@@ -43,8 +46,8 @@ class KvPool:
             MemoryError: the machine refuses the allocation.
         """
         try:
-            self.data = torch.empty(self._shape, dtype=DTYPES[self.dtype])
-            self.scales = torch.empty(self._shape[:-1] if self.dtype == "int8" else 0)
+            self.data = torch.empty(self._shape, dtype=DTYPES[self.dtype], device=self._device)
+            self.scales = torch.empty(self._shape[:-1] if self.dtype == "int8" else 0, device=self._device)
         except RuntimeError as error:
             raise MemoryError(
                 f"no memory for a KV pool of {self.num_blocks} blocks of {self.block_size} tokens"

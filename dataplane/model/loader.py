@@ -17,12 +17,13 @@ from dataplane.contracts.model_config import ConfigError, ModelConfig, add_gener
 from dataplane.contracts.parallel import Place
 from dataplane.contracts.ranks import MakePool
 from dataplane.kernels.panels import PRECISIONS
-from dataplane.model import runtime_format
+from dataplane.model import devices, runtime_format
 from dataplane.model.allocator import give_back_freed_memory
 from dataplane.model.architectures import architecture_of
 from dataplane.model.checkpoint import Checkpoint, CheckpointError, weight_files
 from dataplane.model.cpu_runner import SCORED_AT_ONCE_TOKENS, CpuRunner
-from dataplane.model.executor import Executor, make_executor
+from dataplane.model.devices import CPU, CUDA
+from dataplane.model.executor import Executor, make_executor, make_gpu_executor
 from dataplane.model.kv_pool import DTYPES, KvPool
 from dataplane.model.packing import LAYOUT_VERSION, Packed, PackingError, as_packed, packed_tensors
 from dataplane.model.parallel.sharding import Shard, shard_of
@@ -52,6 +53,7 @@ class LoadedModel:
         kv_dtype: precision of keys and values in the pool.
         program: the forward pass, or a rank's part of it.
         weights: mapped from the runtime format; runners share them.
+        device: where runners compute: ``cpu`` or ``cuda``.
     """
 
     config: ModelConfig
@@ -60,6 +62,7 @@ class LoadedModel:
     kv_dtype: str
     program: Program
     weights: Packed
+    device: str = CPU
 
     def make_runner(self, num_blocks: int, block_size: int, max_tokens: int, max_num_seqs: int) -> CpuRunner:
         """Return a runner with a KV pool of its own, for steps of up to ``max_tokens`` of up to ``max_num_seqs`` rows.
@@ -72,21 +75,25 @@ class LoadedModel:
         return CpuRunner(self.config, executor, pool, self.context_tokens)
 
     def make_executor(
-        self, what: MakePool, all_reduce: Callable[[Tensor], None] = lambda part: None
+        self, what: MakePool, all_reduce: Callable[[Tensor], None] | None = None
     ) -> tuple[Executor, KvPool]:
         """Return an executor and a KV pool for it.
 
         Args:
             what: how large, and how many threads compute.
-            all_reduce: as of :func:`dataplane.model.executor.make_executor`.
+            all_reduce: as of :func:`dataplane.model.executor.make_executor`; None for the only rank.
 
         Raises:
             LoadError: no memory for the pool or a step.
         """
         try:
-            pool = KvPool(self.program, what.num_blocks, what.block_size, self.kv_dtype)
+            pool = KvPool(self.program, what.num_blocks, what.block_size, self.kv_dtype, self.device)
+            if self.device == CUDA:
+                context_tokens = min(self.context_tokens, what.num_blocks * what.block_size)
+                return make_gpu_executor(self.program, self.weights, pool, context_tokens, all_reduce), pool
             limits = StepLimits(what.max_tokens, max(what.max_num_seqs, SCORED_AT_ONCE_TOKENS))
-            return make_executor(self.program, self.weights, limits, what.threads, all_reduce=all_reduce), pool
+            add_up = all_reduce or (lambda part: None)
+            return make_executor(self.program, self.weights, limits, what.threads, all_reduce=add_up), pool
         except MemoryError as error:
             raise LoadError(f"{error}; lower --kv-memory-mb") from error
 
@@ -113,7 +120,9 @@ def load(
     Raises:
         LoadError: the folder, the settings or the machine do not allow it.
     """
-    _check_device(engine.device)
+    if reason := devices.conflict(engine.device, place.rank):
+        raise LoadError(reason)
+    device = devices.take(engine.device, place.rank)
     _check_precisions(engine)
     try:
         config = _read_config(model_dir)
@@ -128,6 +137,8 @@ def load(
             raise LoadError(f"{model_dir.name} cannot be spread so: {reason}")
         identity = Identity(source, dtype, LAYOUT_VERSION, config, place.label)
         shard = shard_of(architecture_of(config).program(config), place, dtype)
+        if device == CUDA and (reason := devices.unsupported(shard.program)):
+            raise LoadError(f"{model_dir.name} cannot be loaded: {reason}")
         tensors = _attach_or_convert(model_dir, runtime_dir, identity, shard, progress)
     except ConfigError as error:
         raise LoadError(f"config.json of {model_dir.name}: {error}. {error.mend}") from error
@@ -135,21 +146,13 @@ def load(
         raise LoadError(f"{model_dir.name} cannot be loaded: {error}") from error
     kv_dtype = precision.of_keys_and_values(config, engine)
     packed = as_packed(shard.program, dtype, tensors)
-    return LoadedModel(config, context_tokens, dtype, kv_dtype, shard.program, packed)
+    return LoadedModel(config, context_tokens, dtype, kv_dtype, shard.program, packed, device)
 
 
 def _check_precisions(engine: EngineSettings) -> None:
     for name, value, known in (("dtype", engine.dtype, PRECISIONS), ("kv_dtype", engine.kv_dtype, (AUTO, *DTYPES))):
         if value not in known:
             raise LoadError(f"{name} {value!r} is not supported; supported are {', '.join(known)}")
-
-
-def _check_device(device: str) -> None:
-    if device == "cuda":
-        found = "" if torch.cuda.is_available() else ", and no GPU was found"
-        raise LoadError(f"device cuda is not supported yet{found}; use auto or cpu")
-    if device not in ("auto", "cpu"):
-        raise LoadError(f"device {device!r} is not known; use auto or cpu")
 
 
 def _read_config(model_dir: Path) -> ModelConfig:

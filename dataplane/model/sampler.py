@@ -20,6 +20,7 @@ from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import RowFailure, Scored
 from dataplane.engine.token_counts import TokenCounts
 
+NOT_FINITE = RowFailure("the model's logits are not finite numbers", Code.LOGITS_NOT_FINITE)
 _NUCLEUS_FIRST_GUESS = 64
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _OF_MASK_BYTE = np.where(_BITS == 1, 0.0, -np.inf).astype(np.float32)
@@ -43,7 +44,12 @@ class Draw:
 
 def needs_logits(draw: Draw) -> bool:
     """Say whether more is needed than the model's likeliest token and the word that its logits are finite."""
-    return _is_shaped(draw) or draw.params.temperature != 0 or draw.params.logprobs is not None
+    return draw.params.temperature != 0 or not is_plain(draw)
+
+
+def is_plain(draw: Draw) -> bool:
+    """Say whether a token is drawn from the logits as they are, and nothing is told of it."""
+    return not _is_shaped(draw) and draw.params.logprobs is None
 
 
 def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int | Scored | RowFailure]:
@@ -66,7 +72,7 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int | Scored | RowFail
         if isinstance(draw.allowed, RowFailure):
             results.append(draw.allowed)
         elif not finite[row]:
-            results.append(RowFailure("the model's logits are not finite numbers", Code.LOGITS_NOT_FINITE))
+            results.append(NOT_FINITE)
         elif _is_shaped(draw) and logits[row, greatest[row]].item() == -math.inf:
             results.append(_nothing_left(draw))
         else:
@@ -79,7 +85,7 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int | Scored | RowFail
 def score(logits: Tensor, token_ids: Sequence[int], alternatives: int) -> list[TokenScore] | RowFailure:
     """Return the score of each token under its row of ``logits`` [n, vocab] (fp32), with so many of the likeliest."""
     if not logits.sum().isfinite().item():
-        return RowFailure("the model's logits are not finite numbers", Code.LOGITS_NOT_FINITE)
+        return NOT_FINITE
     return _scores(logits, token_ids, [alternatives] * len(token_ids))
 
 

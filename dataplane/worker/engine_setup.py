@@ -15,15 +15,16 @@ from dataplane.contracts.ranks import MakePool
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Runner
-from dataplane.model import loader
+from dataplane.model import devices, loader
 from dataplane.model.cpu_runner import CpuRunner
+from dataplane.model.devices import CPU, CUDA
 from dataplane.model.loader import LoadedModel
 from dataplane.model.parallel.ranks import LeadingExecutor, Ranks, SpreadPool
 from dataplane.model.program import RESIDUAL
 from dataplane.worker.masks import Masks
 
-_MEMORY_SHARE = 0.25
-"""Of the machine's available memory, for KV where nobody said how much."""
+_MEMORY_SHARE = {CPU: 0.25, CUDA: 0.85}
+"""Of a device's available memory, for KV where nobody said how much: a GPU has nothing else to do."""
 
 
 class SetupError(ValueError):
@@ -118,7 +119,7 @@ def _load(request: LoadModel, progress: Callable[[str, int, int], None], place: 
 def _engine_config(request: LoadModel, model: LoadedModel) -> EngineConfig:
     settings = request.engine
     wanted_blocks = settings.max_num_seqs * -(-model.context_tokens // settings.block_size)
-    kv_bytes = _available_bytes() * _MEMORY_SHARE if settings.kv_memory_mb is None else settings.kv_memory_mb * 2**20
+    kv_bytes = _available_bytes(model) if settings.kv_memory_mb is None else settings.kv_memory_mb * 2**20
     block_bytes = memory.block_bytes(model.config, settings)
     fitting_blocks = int(kv_bytes) // block_bytes
     num_blocks = min(fitting_blocks, wanted_blocks) if settings.kv_memory_mb is None else fitting_blocks
@@ -142,13 +143,16 @@ def _setup(request: LoadModel, model: LoadedModel, config: EngineConfig, runner:
         config=config,
         eos_token_ids=tuple(model.config.eos_token_ids),
         vocab_size=model.config.vocab_size,
-        kernels=f"cpu, weights {model.dtype}, kv {model.kv_dtype}, {runner.kernels}",
+        kernels=f"{model.device}, weights {model.dtype}, kv {model.kv_dtype}, {runner.kernels}",
     )
 
 
-def _available_bytes() -> int:
-    """Return what the kernel says can be had without swapping."""
+def _available_bytes(model: LoadedModel) -> float:
+    """Return what a pool may take: on CPU of what the kernel says can be had without swapping."""
+    if model.device == CUDA:
+        weights_bytes = sum(tensor.nbytes for tensor, *_ in model.weights.matrices.values())
+        return (devices.free_bytes() - weights_bytes) * _MEMORY_SHARE[CUDA]
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
+            return int(line.split()[1]) * 1024 * _MEMORY_SHARE[CPU]
     raise SetupError("the kernel does not say how much memory is available; give kv_memory_mb")

@@ -1,9 +1,8 @@
 """Hold the GPU's kernels against what the GPU could do in the same run: ``make gpu``, under five minutes.
 
 Writes JSON: whether each kernel is right; paged attention's bytes per second against those of a copy; int4 products
-against cuBLAS in bf16; a decode step as one CUDA graph against the time that its bytes take. Times are medians over
-replays of a graph, and what is read in one replay is several times larger than the GPU's cache. Needs torch, Triton and
-this repository, and nothing else.
+against cuBLAS in bf16; decode steps of the runner that serves against the time that their bytes take. Times of kernels
+are medians over replays of a graph, and what is read in one replay is several times larger than the GPU's cache.
 """
 
 import argparse
@@ -18,15 +17,18 @@ from typing import Any
 import kernel_cases
 import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name for it
-from gpu_step import BLOCK_SIZE, DecodeStep, Shape
+from gpu_step import BLOCK_SIZE, DecodeSteps
 
+from dataplane.engine.runner import Row
 from dataplane.kernels.triton import sampling
 from dataplane.kernels.triton.paged_attention import AttentionRows, Tuning, attention_tiles, paged_attention
 from dataplane.kernels.triton.weight_only import int4_linear, quantise_int4
+from dataplane.model.cpu_runner import CpuRunner
 
 _CACHE_BYTES = 256 * 1024**2
 _HEADS, _KV_HEADS, _HEAD_DIM = 32, 8, 128
 UNIFORM = [2048] * 64
+_STEP_ROWS = (1, 2, 4, 8, 16, 32, 64)
 SKEWED = [32_768, 16_384, 8192, 8192, *[1024] * 20, *[256] * 40]
 
 
@@ -74,11 +76,16 @@ def _median_s(work: Callable[[], object]) -> float:
     with torch.cuda.graph(graph):
         work()
     graph.replay()
+    return _device_s(graph.replay)
+
+
+def _device_s(work: Callable[[], object]) -> float:
+    """Return the seconds that the device takes for what ``work`` launches: the median of 20."""
     times_s = []
     for _ in range(20):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         began.record()
-        graph.replay()
+        work()
         ended.record()
         ended.synchronize()
         times_s.append(began.elapsed_time(ended) / 1e3)
@@ -190,16 +197,30 @@ def _sampling(_: float) -> list[dict[str, Any]]:
 
 
 def _decode_steps(copy_bytes_per_s: float) -> list[dict[str, Any]]:
+    """Whole steps of the runner that serves: the host's clock around one, and the device's around its graph."""
     runs = []
     for four_bits in (False, True):
-        for batch in (1, 8, 64):
-            step = DecodeStep(Shape(), batch, context=1024, four_bits=four_bits, device="cuda")
-            seconds = _median_s(step)
-            roofline_s = step.read_bytes / copy_bytes_per_s
-            runs.append({"weights": "int4" if four_bits else "bf16", "batch": batch, "us": seconds * 1e6})
-            runs[-1] |= {"tokens_per_s": batch / seconds, "of_roofline": roofline_s / seconds}
-            del step
+        steps = DecodeSteps(max(_STEP_ROWS), context=1024, four_bits=four_bits)
+        for batch in _STEP_ROWS:
+            rows = steps.rows(batch)
+            step_s = _host_s(steps.runner, rows)
+            device_s = _device_s(steps.replay(batch))
+            roofline_s = steps.read_bytes(batch) / copy_bytes_per_s
+            runs.append({"weights": "int4" if four_bits else "bf16", "batch": batch, "step_us": step_s * 1e6})
+            runs[-1] |= {"tokens_per_s": batch / step_s, "of_roofline": roofline_s / step_s}
+            runs[-1] |= {"device_us": device_s * 1e6, "device_of_roofline": roofline_s / device_s}
+        del steps
     return runs
+
+
+def _host_s(runner: CpuRunner, rows: list[Row]) -> float:
+    """Return the seconds from rows to tokens: the median of 20 steps."""
+    times_s = []
+    for _ in range(20):
+        began_s = time.perf_counter()
+        runner.execute(rows)
+        times_s.append(time.perf_counter() - began_s)
+    return statistics.median(times_s)
 
 
 if __name__ == "__main__":

@@ -1,94 +1,85 @@
-"""A decode step of a Llama-shaped model on the GPU's kernels, captured as one CUDA graph; random weights."""
+"""Decode steps of a Llama-shaped model by the executor and the graphs that serve; random weights."""
 
-from dataclasses import dataclass, replace
+from array import array
+from collections.abc import Callable
 
+import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - the field's name for it
 from torch import Tensor
 
-from dataplane.kernels.triton.gated import silu_mul
-from dataplane.kernels.triton.kv_write import write_kv
-from dataplane.kernels.triton.paged_attention import AttentionRows, attention_tiles, paged_attention
-from dataplane.kernels.triton.rms_norm import rms_norm
-from dataplane.kernels.triton.rotary import rotate_
-from dataplane.kernels.triton.sampling import likeliest
-from dataplane.kernels.triton.weight_only import Int4Weight, int4_linear, quantise_int4
+from dataplane.contracts.model_config import ModelConfig
+from dataplane.contracts.sampling import SamplingParams
+from dataplane.engine.runner import Row
+from dataplane.kernels.triton.weight_only import Int4Weight, quantise_int4
+from dataplane.model.architectures import architecture_of
+from dataplane.model.cpu_runner import CpuRunner
+from dataplane.model.decode_graphs import BUCKETS, CudaRecorder, Decoded, GraphedExecutor, Recording
+from dataplane.model.device_weights import DeviceWeights, Matrix
+from dataplane.model.kv_pool import KvPool
+from dataplane.model.packing import matrix_shapes
+from dataplane.model.program import Program
+from dataplane.model.triton_executor import TritonExecutor
 
 BLOCK_SIZE = 8
+CONFIG = ModelConfig(
+    architecture="llama", vocab_size=128_256, hidden_size=2048, intermediate_size=8192, num_layers=16, num_heads=32,
+    num_kv_heads=8, head_dim=64, context_tokens=2048, rms_norm_eps=1e-5, rope_theta=5e5, tied_embeddings=True,
+    attention_bias=False, mlp_bias=False, weight_dtype="bf16", bos_token_id=None, eos_token_ids=(),
+)  # fmt: skip
+"""Sizes of a 1.2 B model."""
+_GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Sizes in elements; the default is that of a 1.2 B model."""
+class DecodeSteps:
+    """A runner whose rows, up to ``most_rows`` at once, have ``context`` tokens each; bf16, or int4 but the head."""
 
-    hidden: int = 2048
-    inner: int = 8192
-    layers: int = 16
-    heads: int = 32
-    kv_heads: int = 8
-    head_dim: int = 64
-    vocab: int = 128_256
+    def __init__(self, most_rows: int, context: int, *, four_bits: bool) -> None:
+        self._context = context
+        self._blocks = -(-context // BLOCK_SIZE)
+        self._recorder, self._recorded = CudaRecorder(), list[Recording]()
+        program = architecture_of(CONFIG).program(CONFIG)
+        self._weights = _random_weights(program, four_bits=four_bits)
+        self._pool = KvPool(program, most_rows * self._blocks, BLOCK_SIZE, "bf16", "cuda")
+        self._pool.data.normal_()
+        executor = TritonExecutor(program, self._weights, "cuda")
+        graphed = GraphedExecutor(executor, self._pool, CONFIG.context_tokens, self._record)
+        self.runner = CpuRunner(CONFIG, graphed, self._pool, CONFIG.context_tokens)
+        self._order = np.random.default_rng(0).permutation(most_rows * self._blocks)
 
+    def _record(self, work: Callable[[], Decoded]) -> Recording:
+        self._recorded.append(self._recorder(work))
+        return self._recorded[-1]
 
-class DecodeStep:
-    """``batch`` rows of ``context`` tokens each draw their likeliest next token; weights bf16, or int4 but the head."""
+    def replay(self, rows: int) -> Callable[[], None]:
+        """Return what computes the last step of so many rows again, without a word to the host."""
+        bucket = next(bucket for bucket in BUCKETS if bucket >= rows)
+        return self._recorded[::-1][BUCKETS.index(bucket)].replay  # recorded from the largest
 
-    def __init__(self, shape: Shape, batch: int, context: int, four_bits: bool, device: str) -> None:
-        self.shape, self.device = shape, device
-        heads = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-        sizes = [(heads, shape.hidden), (shape.hidden, shape.heads * shape.head_dim)]
-        sizes += [(2 * shape.inner, shape.hidden), (shape.hidden, shape.inner)]
-        self.layers = [[self._weight(*size, four_bits) for size in sizes] for _ in range(shape.layers)]
-        self.norm = torch.ones(shape.hidden, device=device)
-        self.embedding = torch.randn(shape.vocab, shape.hidden, device=device).bfloat16() * 0.02
-        blocks = -(-context // BLOCK_SIZE)
-        pool = (shape.layers, batch * blocks, BLOCK_SIZE, 2, shape.kv_heads, shape.head_dim)
-        self.pool = torch.randn(pool, device=device, dtype=torch.bfloat16)
-        positions = torch.full((batch,), context - 1)
-        tables = torch.randperm(batch * blocks).view(batch, blocks).int()
-        rows = AttentionRows(
-            positions.int(),
-            attention_tiles(torch.ones_like(positions), positions, shape.heads // shape.kv_heads),
-            tables,
-            context,
-        )
-        names = ("positions", "tiles", "block_tables")
-        self.rows = replace(rows, **{name: getattr(rows, name).to(device) for name in names})
-        self.slots = (tables[:, -1].long() * BLOCK_SIZE + (context - 1) % BLOCK_SIZE).to(device)
-        self.token_ids = torch.zeros(batch, dtype=torch.int64, device=device)
-        turns = positions[:, None] * torch.rand(shape.head_dim // 2)
-        self.angles = torch.stack((turns.cos(), turns.sin()), dim=-1).flatten(1).to(device)
+    def rows(self, count: int) -> list[Row]:
+        """Return a step of ``count`` rows, each at the end of its context, its blocks scattered over the pool."""
+        tables = (array("i", self._order[row * self._blocks : (row + 1) * self._blocks]) for row in range(count))
+        return [
+            Row(str(row), [row], self._context - 1, table, True, _GREEDY, 1, ()) for row, table in enumerate(tables)
+        ]
 
-    def __call__(self) -> None:
-        """Run the step: the tokens drawn are the next step's."""
-        shape = self.shape
-        stream = F.embedding(self.token_ids, self.embedding).float()
-        added = torch.zeros_like(stream, dtype=torch.bfloat16)
-        for layer, (qkv, attention_out, gate_up, down) in enumerate(self.layers):
-            heads = _linear(rms_norm(added, self.norm, 1e-5, stream), qkv).unflatten(1, (-1, shape.head_dim))
-            rotate_(heads[:, : shape.heads + shape.kv_heads], self.angles)
-            write_kv(heads[:, shape.heads :].unflatten(1, (2, -1)), self.slots, self.pool[layer])
-            query = heads[:, : shape.heads]
-            attended = paged_attention(query, self.pool[layer], self.rows, scale=shape.head_dim**-0.5)
-            added = _linear(rms_norm(_linear(attended, attention_out), self.norm, 1e-5, stream), gate_up)
-            added = _linear(silu_mul(added), down)
-        logits = F.linear(rms_norm(added, self.norm, 1e-5, stream), self.embedding)
-        self.token_ids.copy_(likeliest(logits).token_ids)
-
-    @property
-    def read_bytes(self) -> int:
-        """What a step must read: every weight, and the keys and values of every row."""
-        weights = [tensor for layer in self.layers for weight in layer for tensor in _tensors(weight)]
-        return sum(tensor.nbytes for tensor in (*weights, self.embedding, self.pool))
-
-    def _weight(self, outputs: int, inputs: int, four_bits: bool) -> Tensor | Int4Weight:
-        matrix = torch.randn(outputs, inputs, device=self.device) * inputs**-0.5
-        return quantise_int4(matrix) if four_bits else matrix.bfloat16()
+    def read_bytes(self, rows: int) -> int:
+        """What a step of so many rows must read: every weight, and the keys and values of every row."""
+        weights = sum(tensor.nbytes for matrix in self._weights.matrices.values() for tensor in _tensors(matrix))
+        return weights + self._pool.data.nbytes * rows * self._blocks // self._pool.num_blocks
 
 
-def _linear(rows: Tensor, weight: Tensor | Int4Weight) -> Tensor:
-    return int4_linear(rows, weight) if isinstance(weight, Int4Weight) else F.linear(rows, weight)
+def _random_weights(program: Program, *, four_bits: bool) -> DeviceWeights:
+    matrices: dict[str, Matrix] = {}
+    for name, (outputs, inputs) in matrix_shapes(program).items():
+        matrix = torch.randn(outputs, inputs, device="cuda") * inputs**-0.5
+        matrices[name] = quantise_int4(matrix) if four_bits and name != "embedding" else matrix.bfloat16()
+    names = [f"layers.{layer}.{part}_norm" for layer in range(CONFIG.num_layers) for part in ("attention", "mlp")]
+    vectors = {name: torch.ones(CONFIG.hidden_size, device="cuda") for name in (*names, "norm")}
+    return DeviceWeights(matrices, vectors, torch.bfloat16)
 
 
-def _tensors(weight: Tensor | Int4Weight) -> tuple[Tensor, ...]:
-    return (weight.codes, weight.scales, weight.minimums) if isinstance(weight, Int4Weight) else (weight,)
+def _tensors(matrix: Matrix) -> tuple[Tensor, ...]:
+    if isinstance(matrix, Tensor):
+        return (matrix,)
+    minimums = (matrix.minimums,) if isinstance(matrix, Int4Weight) else ()
+    return (matrix.codes, matrix.scales, *minimums)
