@@ -21,10 +21,10 @@ from dataplane.model import devices, runtime_format
 from dataplane.model.allocator import give_back_freed_memory
 from dataplane.model.architectures import architecture_of
 from dataplane.model.checkpoint import Checkpoint, CheckpointError, weight_files
-from dataplane.model.cpu_runner import SCORED_AT_ONCE_TOKENS, CpuRunner
 from dataplane.model.devices import CPU, CUDA
 from dataplane.model.executor import Executor, make_executor, make_gpu_executor
 from dataplane.model.kv_pool import DTYPES, KvPool
+from dataplane.model.model_runner import SCORED_AT_ONCE_TOKENS, ModelRunner
 from dataplane.model.packing import LAYOUT_VERSION, Packed, PackingError, as_packed, packed_tensors
 from dataplane.model.parallel.sharding import Shard, shard_of
 from dataplane.model.program import Program
@@ -64,7 +64,7 @@ class LoadedModel:
     weights: Packed
     device: str = CPU
 
-    def make_runner(self, num_blocks: int, block_size: int, max_tokens: int, max_num_seqs: int) -> CpuRunner:
+    def make_runner(self, num_blocks: int, block_size: int, max_tokens: int, max_num_seqs: int) -> ModelRunner:
         """Return a runner with a KV pool of its own, for steps of up to ``max_tokens`` of up to ``max_num_seqs`` rows.
 
         Raises:
@@ -72,7 +72,7 @@ class LoadedModel:
         """
         what = MakePool(num_blocks, block_size, max_tokens, max_num_seqs, torch.get_num_threads())
         executor, pool = self.make_executor(what)
-        return CpuRunner(self.config, executor, pool, self.context_tokens)
+        return ModelRunner(self.config, executor, pool, self.context_tokens)
 
     def make_executor(
         self, what: MakePool, all_reduce: Callable[[Tensor], None] | None = None

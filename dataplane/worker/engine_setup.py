@@ -16,9 +16,9 @@ from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Runner
 from dataplane.model import devices, loader
-from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.devices import CPU, CUDA
 from dataplane.model.loader import LoadedModel
+from dataplane.model.model_runner import ModelRunner
 from dataplane.model.parallel.ranks import LeadingExecutor, Ranks, SpreadPool
 from dataplane.model.program import RESIDUAL
 from dataplane.worker.masks import Masks
@@ -45,7 +45,7 @@ class Setup(msgspec.Struct, frozen=True):
     """A loaded model and what an engine on it needs."""
 
     request: LoadModel
-    runner: CpuRunner
+    runner: ModelRunner
     pool: Pool
     config: EngineConfig
     eos_token_ids: tuple[int, ...]
@@ -105,7 +105,7 @@ def _set_up_ranks(request: LoadModel, progress: Callable[[str, int, int], None],
     executor, pool = model.make_executor(what, ranks.group.all_reduce)
     ranks.make_pools(what)
     leading = LeadingExecutor(executor, ranks, model.program.widths[RESIDUAL])
-    runner = CpuRunner(model.config, leading, pool, model.context_tokens)
+    runner = ModelRunner(model.config, leading, pool, model.context_tokens)
     return _setup(request, model, config, runner, SpreadPool(pool, ranks))
 
 
@@ -135,7 +135,7 @@ def _engine_config(request: LoadModel, model: LoadedModel) -> EngineConfig:
     )
 
 
-def _setup(request: LoadModel, model: LoadedModel, config: EngineConfig, runner: CpuRunner, pool: Pool) -> Setup:
+def _setup(request: LoadModel, model: LoadedModel, config: EngineConfig, runner: ModelRunner, pool: Pool) -> Setup:
     return Setup(
         request=request,
         runner=runner,

@@ -23,7 +23,7 @@ from dataplane.engine.runner import Row
 from dataplane.kernels.triton import sampling
 from dataplane.kernels.triton.paged_attention import AttentionRows, Tuning, attention_tiles, paged_attention
 from dataplane.kernels.triton.weight_only import int4_linear, quantise_int4
-from dataplane.model.cpu_runner import CpuRunner
+from dataplane.model.model_runner import ModelRunner
 
 _CACHE_BYTES = 256 * 1024**2
 _HEADS, _KV_HEADS, _HEAD_DIM = 32, 8, 128
@@ -213,7 +213,7 @@ def _decode_steps(copy_bytes_per_s: float) -> list[dict[str, Any]]:
     return runs
 
 
-def _host_s(runner: CpuRunner, rows: list[Row]) -> float:
+def _host_s(runner: ModelRunner, rows: list[Row]) -> float:
     """Return the seconds from rows to tokens: the median of 20 steps."""
     times_s = []
     for _ in range(20):

@@ -12,10 +12,10 @@ from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import Row
 from dataplane.kernels.triton.weight_only import Int4Weight, quantise_int4
 from dataplane.model.architectures import architecture_of
-from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.decode_graphs import BUCKETS, CudaRecorder, Decoded, GraphedExecutor, Recording
 from dataplane.model.device_weights import DeviceWeights, Matrix
 from dataplane.model.kv_pool import KvPool
+from dataplane.model.model_runner import ModelRunner
 from dataplane.model.packing import matrix_shapes
 from dataplane.model.program import Program
 from dataplane.model.triton_executor import TritonExecutor
@@ -43,7 +43,7 @@ class DecodeSteps:
         self._pool.data.normal_()
         executor = TritonExecutor(program, self._weights, "cuda")
         graphed = GraphedExecutor(executor, self._pool, CONFIG.context_tokens, self._record)
-        self.runner = CpuRunner(CONFIG, graphed, self._pool, CONFIG.context_tokens)
+        self.runner = ModelRunner(CONFIG, graphed, self._pool, CONFIG.context_tokens)
         self._order = np.random.default_rng(0).permutation(most_rows * self._blocks)
 
     def _record(self, work: Callable[[], Decoded]) -> Recording:

@@ -18,11 +18,11 @@ from dataplane.contracts.wire import FrameReader
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Runner
-from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.executor import Executor
 from dataplane.model.kv_pool import KvPool
 from dataplane.model.loader import LoadedModel
 from dataplane.model.logits import Logits
+from dataplane.model.model_runner import ModelRunner
 from dataplane.model.step import Step
 from dataplane.worker.engine_process import Channel, LoadedEngine, Stopwatch
 from dataplane.worker.masks import Masks
@@ -85,7 +85,7 @@ class Rig:
         what = MakePool(num_blocks, BLOCK_SIZE, budget, batch, torch.get_num_threads())
         executor, pool = loaded.make_executor(what)
         self.executor = TimedExecutor(executor)
-        stopwatch = Stopwatch(CpuRunner(loaded.config, self.executor, pool, loaded.context_tokens))
+        stopwatch = Stopwatch(ModelRunner(loaded.config, self.executor, pool, loaded.context_tokens))
         config = EngineConfig(
             num_blocks, BLOCK_SIZE, batch, length_tokens, budget, prefix_cache=False, watermark_fraction=0.0
         )

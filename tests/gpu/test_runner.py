@@ -11,11 +11,11 @@ from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import Row
 from dataplane.model import loader
-from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.decode_graphs import BUCKETS, CudaRecorder, DecodeRows, GraphedExecutor
 from dataplane.model.device_logits import greedy
 from dataplane.model.device_weights import on_device
 from dataplane.model.loader import LoadedModel
+from dataplane.model.model_runner import ModelRunner
 from dataplane.model.reference import ReferenceExecutor
 from dataplane.model.triton_executor import TritonExecutor
 
@@ -67,7 +67,7 @@ def test_a_replay_has_the_bits_of_the_same_step_as_it_comes(precision: str, tmp_
         assert found.greedy == greedy(expected).tolist()[:rows]
 
 
-def serve(runner: CpuRunner, sampling: SamplingParams) -> list[int]:
+def serve(runner: ModelRunner, sampling: SamplingParams) -> list[int]:
     """The tokens of a prompt and of what it draws, as the engine would ask for them."""
     tokens = random_tokens(21, 5)
     table = list(range(9, 0, -1))

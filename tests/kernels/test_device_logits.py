@@ -7,10 +7,10 @@ from driven_executor import random_tokens, uneven_model
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import Row, RowFailure
 from dataplane.model import sampler
-from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.device_logits import DeviceLogits, greedy
 from dataplane.model.device_weights import on_device
 from dataplane.model.kv_pool import KvPool
+from dataplane.model.model_runner import ModelRunner
 from dataplane.model.reference import ReferenceExecutor
 from dataplane.model.sampler import Draw
 from dataplane.model.triton_executor import TritonExecutor
@@ -72,7 +72,7 @@ def test_a_runner_answers_as_with_plain_torch(ask: dict[str, object], tmp_path_f
         TritonExecutor(model.program, weights, "cpu"), ReferenceExecutor(model.program, model.weights)
     )  # fmt: skip
     found, expected = (
-        CpuRunner(model.config, executor, KvPool(model.program, 16, 8, "fp32"), 64).execute(rows)
+        ModelRunner(model.config, executor, KvPool(model.program, 16, 8, "fp32"), 64).execute(rows)
         for executor in executors
     )
     assert found[1] is expected[1] is None

@@ -10,9 +10,9 @@ import transformers
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import Row, Runner
-from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.kv_pool import KvPool
 from dataplane.model.loader import LoadedModel, load
+from dataplane.model.model_runner import ModelRunner
 from dataplane.model.reference import ReferenceExecutor
 
 # two OpenMP threads that wait for each other crawl on a machine where something else runs too
@@ -31,18 +31,18 @@ def load_model(model_dir: Path, runtime_dir: Path, dtype: str = "fp32") -> Loade
     return load(model_dir, runtime_dir, EngineSettings(dtype=dtype), ignore_progress)
 
 
-def poisoned_runner(loaded: LoadedModel, num_blocks: int, block_size: int = BLOCK_SIZE) -> CpuRunner:
+def poisoned_runner(loaded: LoadedModel, num_blocks: int, block_size: int = BLOCK_SIZE) -> ModelRunner:
     """A runner whose blocks all hold NaN, as blocks freed by others may."""
     runner = loaded.make_runner(num_blocks, block_size, MAX_TOKENS, MAX_ROWS)
     runner.pool.data.fill_(torch.nan)
     return runner
 
 
-def reference_runner(loaded: LoadedModel, num_blocks: int, block_size: int = BLOCK_SIZE) -> CpuRunner:
+def reference_runner(loaded: LoadedModel, num_blocks: int, block_size: int = BLOCK_SIZE) -> ModelRunner:
     """A runner of plain torch, its blocks as poisoned."""
     pool = KvPool(loaded.program, num_blocks, block_size, loaded.kv_dtype)
     pool.data.fill_(torch.nan)
-    return CpuRunner(loaded.config, ReferenceExecutor(loaded.program, loaded.weights), pool, loaded.context_tokens)
+    return ModelRunner(loaded.config, ReferenceExecutor(loaded.program, loaded.weights), pool, loaded.context_tokens)
 
 
 def make_row(

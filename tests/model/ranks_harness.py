@@ -12,8 +12,8 @@ from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.generation import LoadModel
 from dataplane.contracts.parallel import Parallel
 from dataplane.contracts.ranks import MakePool
-from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.loader import load
+from dataplane.model.model_runner import ModelRunner
 from dataplane.model.parallel.ranks import LeadingExecutor, Ranks, SpreadPool
 from dataplane.model.program import RESIDUAL
 
@@ -21,7 +21,7 @@ NUM_BLOCKS, TIMEOUT_S = 64, 120.0
 
 
 class Spread(NamedTuple):
-    runner: CpuRunner
+    runner: ModelRunner
     pool: SpreadPool
     ranks: Ranks
     lost: threading.Event
@@ -40,5 +40,5 @@ def spread(folder: Path, parallel: Parallel, patience_s: float = TIMEOUT_S) -> I
         executor, pool = model.make_executor(what, ranks.group.all_reduce)
         ranks.make_pools(what)
         leading = LeadingExecutor(executor, ranks, model.program.widths[RESIDUAL])
-        runner = CpuRunner(model.config, leading, pool, model.context_tokens)
+        runner = ModelRunner(model.config, leading, pool, model.context_tokens)
         yield Spread(runner, SpreadPool(pool, ranks), ranks, lost)

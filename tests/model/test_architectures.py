@@ -24,8 +24,8 @@ from dataplane.contracts.memory import weight_bytes
 from dataplane.contracts.model_config import FAMILIES
 from dataplane.model import step as steps
 from dataplane.model.architectures import ARCHITECTURES, architecture_of
-from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.loader import LoadedModel
+from dataplane.model.model_runner import ModelRunner
 from dataplane.model.native import NativeExecutor
 
 SIZES: dict[str, Any] = {
@@ -117,7 +117,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 
 
 @pytest.fixture(params=["native", "reference"])
-def make_runner(request: pytest.FixtureRequest) -> Callable[[LoadedModel, int], CpuRunner]:
+def make_runner(request: pytest.FixtureRequest) -> Callable[[LoadedModel, int], ModelRunner]:
     return poisoned_runner if request.param == "native" else reference_runner
 
 
@@ -131,7 +131,7 @@ def random_tokens(count: int) -> list[int]:
 
 
 @torch.inference_mode()
-def logits(runner: CpuRunner, token_ids: list[int]) -> Tensor:
+def logits(runner: ModelRunner, token_ids: list[int]) -> Tensor:
     """The logits of every position of a prompt that is computed in one step."""
     blocks = list(range(len(token_ids) // runner.pool.block_size + 1))
     runner._executor.run(steps.build([make_row("r", token_ids, 0, blocks[::-1])], runner._bounds), runner.pool)
@@ -150,7 +150,7 @@ def test_every_family_has_a_file_that_computes_it() -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_are_those_of_transformers_within_1e_4(
-    name: str, make: Callable[[str], Made], make_runner: Callable[[LoadedModel, int], CpuRunner]
+    name: str, make: Callable[[str], Made], make_runner: Callable[[LoadedModel, int], ModelRunner]
 ) -> None:
     made, prompt = make(name), random_tokens(280)  # the kernels cut contexts at 256
     expected = oracle_logits(made, prompt)
@@ -160,7 +160,7 @@ def test_logits_are_those_of_transformers_within_1e_4(
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_tokens_are_those_of_transformers_whatever_the_chunks(
-    name: str, make: Callable[[str], Made], make_runner: Callable[[LoadedModel, int], CpuRunner]
+    name: str, make: Callable[[str], Made], make_runner: Callable[[LoadedModel, int], ModelRunner]
 ) -> None:
     made = make(name)
     runner = make_runner(made.loaded, NUM_BLOCKS)

@@ -44,8 +44,8 @@ from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.model import sampler
-from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.loader import LoadedModel, load
+from dataplane.model.model_runner import ModelRunner
 
 SUBJECT, TENANT = "subject", "acme"
 MAX_TOKENS = 10
@@ -67,7 +67,7 @@ class Heard(NamedTuple):
 class Serving:
     """An engine on a runner whose blocks hold garbage, and what it says of the watched request."""
 
-    def __init__(self, runner: CpuRunner, **settings: Any) -> None:
+    def __init__(self, runner: ModelRunner, **settings: Any) -> None:
         _poison(runner)
         sizes = {"num_blocks": NUM_BLOCKS, "max_num_seqs": 8, "max_model_len": 128, "step_token_budget": 160}
         config = EngineConfig(**(sizes | settings))
@@ -96,7 +96,7 @@ class Serving:
         self.engine._scheduler._preempt(self.engine._sequences[SUBJECT])
 
 
-def _poison(runner: CpuRunner) -> None:
+def _poison(runner: ModelRunner) -> None:
     pool = runner.pool
     pool.data.fill_(torch.nan if pool.data.is_floating_point() else 111)
     pool.scales.fill_(torch.nan)
@@ -105,17 +105,17 @@ def _poison(runner: CpuRunner) -> None:
 # The ways. Each yields what was heard of the watched request, once or several times.
 
 
-def alone(runner: CpuRunner, draw: SamplingParams, **settings: Any) -> Heard:
+def alone(runner: ModelRunner, draw: SamplingParams, **settings: Any) -> Heard:
     serving = Serving(runner, **settings)
     serving.ask(SUBJECT, PROMPT, draw)
     return serving.finish()
 
 
-def in_chunks(runner: CpuRunner, draw: SamplingParams, *, tokens: int) -> Iterator[Heard]:
+def in_chunks(runner: ModelRunner, draw: SamplingParams, *, tokens: int) -> Iterator[Heard]:
     yield alone(runner, draw, prefill_chunk_tokens=tokens)
 
 
-def hot(runner: CpuRunner, draw: SamplingParams) -> Iterator[Heard]:
+def hot(runner: ModelRunner, draw: SamplingParams) -> Iterator[Heard]:
     serving = Serving(runner)
     serving.ask("before", PROMPT, DRAWS["greedy"])
     serving.finish()
@@ -124,7 +124,7 @@ def hot(runner: CpuRunner, draw: SamplingParams) -> Iterator[Heard]:
     assert serving.cached_tokens == 64
 
 
-def preempted(runner: CpuRunner, draw: SamplingParams) -> Iterator[Heard]:
+def preempted(runner: ModelRunner, draw: SamplingParams) -> Iterator[Heard]:
     """After each of the steps that do not end it; what was computed is cached, or lost."""
     for steps in range(1, MAX_TOKENS + 1):  # the prompt takes two, the second of which draws the first token
         serving = Serving(runner, prefill_chunk_tokens=40, prefix_cache=steps % 2 == 0)
@@ -135,7 +135,7 @@ def preempted(runner: CpuRunner, draw: SamplingParams) -> Iterator[Heard]:
         yield serving.finish()
 
 
-def among_neighbours(runner: CpuRunner, draw: SamplingParams) -> Iterator[Heard]:
+def among_neighbours(runner: ModelRunner, draw: SamplingParams) -> Iterator[Heard]:
     """They come before it, with it and after it, share its prefix or its seed, and leave in the middle."""
     serving = Serving(runner, prefill_chunk_tokens=23)
     serving.ask("shares", PROMPT[:45] + [9] * 5, DRAWS["seeded"])
@@ -150,7 +150,7 @@ def among_neighbours(runner: CpuRunner, draw: SamplingParams) -> Iterator[Heard]
     yield serving.finish()
 
 
-Way = Callable[[CpuRunner, SamplingParams], Iterator[Heard]]
+Way = Callable[[ModelRunner, SamplingParams], Iterator[Heard]]
 WAYS: dict[str, Way] = {
     **{f"chunks of {tokens}": partial(in_chunks, tokens=tokens) for tokens in (1, 7, 64)},
     "hot prefix": hot,
@@ -170,18 +170,18 @@ def loaded(folder: Path, precision: str) -> LoadedModel:
     return load(folder, folder.parent / "runtime", settings, ignore_progress)
 
 
-def runner_of(folder: Path, precision: str = "fp32") -> CpuRunner:
+def runner_of(folder: Path, precision: str = "fp32") -> ModelRunner:
     return loaded(folder, precision).make_runner(NUM_BLOCKS, 8, 512, 8)
 
 
 @pytest.fixture(scope="module")
-def plain(folder: Path) -> CpuRunner:
+def plain(folder: Path) -> ModelRunner:
     """In fp32, on one rank."""
     return runner_of(folder)
 
 
 @pytest.fixture(scope="module", params=[*PRECISIONS, *RANKS])
-def runner(request: pytest.FixtureRequest, folder: Path) -> Iterator[CpuRunner]:
+def runner(request: pytest.FixtureRequest, folder: Path) -> Iterator[ModelRunner]:
     if request.param in PRECISIONS:
         yield runner_of(folder, request.param)
         return
@@ -192,7 +192,7 @@ def runner(request: pytest.FixtureRequest, folder: Path) -> Iterator[CpuRunner]:
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_nothing_around_a_request_changes_a_bit_of_its_answer(
-    runner: CpuRunner, way: Way, draw: SamplingParams
+    runner: ModelRunner, way: Way, draw: SamplingParams
 ) -> None:
     expected = alone(runner, draw)
     assert len(expected.scores) == len(expected.token_ids) == MAX_TOKENS
@@ -202,12 +202,12 @@ def test_nothing_around_a_request_changes_a_bit_of_its_answer(
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 @pytest.mark.parametrize("runner", RANKS, indirect=True)
-def test_ranks_say_what_one_says(runner: CpuRunner, plain: CpuRunner, draw: SamplingParams) -> None:
+def test_ranks_say_what_one_says(runner: ModelRunner, plain: ModelRunner, draw: SamplingParams) -> None:
     assert alone(runner, draw).token_ids == alone(plain, draw).token_ids
 
 
 @pytest.mark.parametrize("runner", [name for name in PRECISIONS if name != "fp32"], indirect=True)
-def test_a_precision_says_what_is_close_to_fp32(runner: CpuRunner, plain: CpuRunner) -> None:
+def test_a_precision_says_what_is_close_to_fp32(runner: ModelRunner, plain: ModelRunner) -> None:
     for prompt in (PROMPT, PROMPT[:9], PROMPT[::-1]):
         ours, theirs = (_answer_to(prompt, one) for one in (runner, plain))
         differing = [
@@ -218,7 +218,7 @@ def test_a_precision_says_what_is_close_to_fp32(runner: CpuRunner, plain: CpuRun
             assert other.token_id in [token for token, _ in mine.top]
 
 
-def _answer_to(prompt: list[int], runner: CpuRunner) -> Heard:
+def _answer_to(prompt: list[int], runner: ModelRunner) -> Heard:
     serving = Serving(runner)
     serving.ask(SUBJECT, prompt, GREEDY)
     return serving.finish()
@@ -235,7 +235,7 @@ def test_sums_in_another_order_by_batch_are_seen(folder: Path, way: str) -> None
     assert any(heard != expected for heard in WAYS[way](by_torch, GREEDY))
 
 
-def test_draws_from_one_generator_for_all_are_seen(plain: CpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_from_one_generator_for_all_are_seen(plain: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = random.Random()
     monkeypatch.setattr(sampler, "uniform", lambda seed, output_index, choice=0: shared.random())
     shared.seed(1)

@@ -21,8 +21,8 @@ from tiny_models import make_tiny_llama
 from dataplane.engine.runner import Row, RowFailure
 from dataplane.kernels.panels import DTYPES
 from dataplane.model import step as steps
-from dataplane.model.cpu_runner import CpuRunner
 from dataplane.model.loader import LoadedModel
+from dataplane.model.model_runner import ModelRunner
 from dataplane.model.native import NativeExecutor
 
 SHAPES = {
@@ -45,7 +45,7 @@ def prompts(count: int, vocab_size: int = 320, seed: int = 0) -> list[list[int]]
 
 
 @torch.inference_mode()
-def prompt_logits(runner: CpuRunner, token_ids: list[int], blocks: list[int]) -> torch.Tensor:
+def prompt_logits(runner: ModelRunner, token_ids: list[int], blocks: list[int]) -> torch.Tensor:
     """The logits of every position of a prompt computed in one chunk."""
     row, executor = make_row("r", token_ids, 0, blocks), runner._executor
     step = steps.build([row], runner._bounds)
@@ -55,7 +55,7 @@ def prompt_logits(runner: CpuRunner, token_ids: list[int], blocks: list[int]) ->
 
 
 @pytest.fixture(params=["native", "reference"])
-def make_runner(request: pytest.FixtureRequest) -> Callable[[LoadedModel, int], CpuRunner]:
+def make_runner(request: pytest.FixtureRequest) -> Callable[[LoadedModel, int], ModelRunner]:
     return poisoned_runner if request.param == "native" else reference_runner
 
 
@@ -65,7 +65,7 @@ def test_the_kernels_are_what_computes_here(tiny: LoadedModel) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logits_are_those_of_transformers_within_1e_4(
-    shape: str, make_runner: Callable[[LoadedModel, int], CpuRunner], tmp_path: Path
+    shape: str, make_runner: Callable[[LoadedModel, int], ModelRunner], tmp_path: Path
 ) -> None:
     folder = make_tiny_llama(tmp_path / "model", seed=1, **SHAPES[shape])
     runner = make_runner(load_model(folder, tmp_path / "runtime"), NUM_BLOCKS)

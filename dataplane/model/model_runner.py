@@ -1,4 +1,4 @@
-"""Computes the engine's rows on CPU."""
+"""Computes the engine's rows, on whatever device its executor does."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ SCORED_AT_ONCE_TOKENS = 64
 """Positions of a prompt whose logits are there at a time, when all of its tokens are to be scored."""
 
 
-class CpuRunner:
+class ModelRunner:
     """A :class:`dataplane.engine.runner.Runner` that owns a KV pool and keeps no other state between steps."""
 
     def __init__(self, config: ModelConfig, executor: Executor, pool: KvPool, context_tokens: int) -> None:
