@@ -3,7 +3,7 @@
 The text is this repository's ARCHITECTURE.md: no model was trained on it, and both sides of a comparison read it as it
 is now. It is cut into windows of :data:`WINDOW_TOKENS`, each computed alone, and every token but a window's first is
 scored. The layers of the bundled model were 4 bits with a scale and a minimum for each 32 weights before, which int4 is
-too: on it, int4 rounds nothing but the table of embeddings. Of a model in full precision it takes more.
+too: on it, int4 rounds nothing but the table of embeddings, to int8. Of a model in full precision it takes more.
 """
 
 import math

@@ -37,7 +37,7 @@ def precision_of(name: str, weights: str) -> str:
     """Return the precision of the matrix ``name`` of a checkpoint or a program whose weights are in ``weights``.
 
     int4 is for the layers. Embeddings and head are in int8 beside it: of all matrices, 16 steps cost them the most
-    (5.6 % of the bundled model's perplexity). What belongs to a layer has the layer's number in its name.
+    (5 % of the bundled model's perplexity). What belongs to a layer has the layer's number in its name.
 
     Args:
         name: of a matrix.
