@@ -11,7 +11,7 @@ import msgspec
 
 from dataplane.contracts.errors import ApiError, envelope
 from dataplane.contracts.generation import FinishReason
-from dataplane.text.tool_calls import Call, CallReader
+from dataplane.text.tool_calls import CallPart, CallReader
 from dataplane.worker import logprobs
 from dataplane.worker.choice import Piece, ScoredToken
 
@@ -84,16 +84,17 @@ class AnswerWriter:
         return msgspec.json.encode(self._head | {"object": name, "choices": choices, "usage": usage.body()})
 
     def _whole_choice(self, number: int, pieces: Sequence[Piece]) -> dict[str, Any]:
-        parts = [self._said(piece) for piece in pieces]
-        text = "".join(text for text, _ in parts)
-        calls = [call for _, calls in parts for call in calls]
+        text, calls = self._said(pieces[-1]._replace(text="".join(piece.text for piece in pieces)))
         scores = None
         if pieces[-1].scores is not None:
             scores = self._logprobs([score for piece in pieces for score in piece.scores or ()])
         choice: dict[str, Any] = {"index": number, "logprobs": scores, "finish_reason": self._reason(pieces[-1])}
         if self._chat:
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-            choice["message"] = message | {"content": text or None, "tool_calls": calls} if calls else message
+            if calls:
+                whole_calls = [{key: call[key] for key in ("id", "type", "function")} for call in calls]
+                message |= {"content": text or None, "tool_calls": whole_calls}
+            choice["message"] = message
         else:
             choice["text"] = text
         return choice
@@ -101,7 +102,6 @@ class AnswerWriter:
     def event(self, piece: Piece) -> bytes:
         """Return the stream event of ``piece``; empty where there is nothing to say."""
         begun = piece.choice in self._begun
-        first = self._calls[piece.choice]
         text, calls = self._said(piece)
         if begun and not (text or calls or piece.scores or piece.finish_reason):
             return b""
@@ -112,7 +112,7 @@ class AnswerWriter:
             if text:
                 delta["content"] = text
             if calls:
-                delta["tool_calls"] = [{"index": index} | call for index, call in enumerate(calls, start=first)]
+                delta["tool_calls"] = calls
             choice["delta"] = delta
         else:
             choice["text"] = text
@@ -120,14 +120,27 @@ class AnswerWriter:
         return self._before_choices + msgspec.json.encode([choice]) + self._behind_choices
 
     def _said(self, piece: Piece) -> tuple[str, list[dict[str, Any]]]:
-        """Return what ``piece`` makes certain of a choice's text and of its calls."""
+        """Return what ``piece`` makes certain of a choice's text, and of its calls as a stream's deltas tell it."""
         if self._read_calls is None:
             return piece.text, []
         reader = self._readers.setdefault(piece.choice, self._read_calls())
         said = reader.push(piece.text, last=piece.finish_reason is not None)
-        calls = [_call(part) for part in said if isinstance(part, Call)]
-        self._calls[piece.choice] += len(calls)
+        calls: list[dict[str, Any]] = []
+        for part in said:
+            if isinstance(part, CallPart):
+                self._add(part, calls, piece.choice)
         return "".join(part for part in said if isinstance(part, str)), calls
+
+    def _add(self, part: CallPart, calls: list[dict[str, Any]], choice: int) -> None:
+        """Add ``part`` to the ``calls`` of one event, of which each stands there once."""
+        if part.name:
+            index, self._calls[choice] = self._calls[choice], self._calls[choice] + 1
+            head = {"index": index, "id": f"call_{secrets.token_hex(12)}", "type": "function"}
+            calls.append(head | {"function": {"name": part.name, "arguments": part.arguments}})
+        elif calls:
+            calls[-1]["function"]["arguments"] += part.arguments
+        else:
+            calls.append({"index": self._calls[choice] - 1, "function": {"arguments": part.arguments}})
 
     def _reason(self, piece: Piece) -> str | None:
         if piece.finish_reason is FinishReason.STOP and self._calls[piece.choice]:
@@ -142,11 +155,6 @@ class AnswerWriter:
         if not self._include_usage:
             return b""
         return self._before_choices + b'[],"usage":' + msgspec.json.encode(usage.body()) + b"}\n\n"
-
-
-def _call(call: Call) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 def error_event(error: ApiError, request_id: str) -> bytes:

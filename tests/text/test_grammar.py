@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dataplane.text import grammar
 from dataplane.text.grammar import HERMES, LLAMA, MAX_GRAMMAR_BYTES, CallForm, Functions, GrammarRefused
 from dataplane.text.matcher import Matcher, MatcherError, TokenTable
-from dataplane.text.tool_calls import Call, CallReader
+from dataplane.text.tool_calls import CallPart, CallReader
 
 END, CONTROL = 2, 1
 WORDS = ['{"', '":', '", "', "true", "null", "</tool_call>", "<tool_call>", "name", "é", "🙂"]
@@ -214,9 +214,10 @@ def test_what_must_be_a_call_is_a_valid_one(form: CallForm) -> None:
     for seed in range(12):
         text = written(grammar.of_calls(functions(form)), seed)
         assert text is not None
-        (call,) = CallReader(form, ["get_weather", "now"]).push(text, last=True)
-        assert isinstance(call, Call)
-        jsonschema.validate(json.loads(call.arguments), {"get_weather": _WEATHER, "now": _NOW}[call.name])
+        call, arguments = CallReader(form, ["get_weather", "now"]).push(text, last=True)
+        assert isinstance(call, CallPart)
+        assert isinstance(arguments, CallPart)
+        jsonschema.validate(json.loads(arguments.arguments), {"get_weather": _WEATHER, "now": _NOW}[call.name])
         names.add(call.name)
     assert names == {"get_weather", "now"}
 

@@ -78,10 +78,14 @@ def streamed(client: httpx.Client, **fields: Any) -> tuple[str, list[dict[str, A
     for line in lines:
         (choice,) = json.loads(line)["choices"]
         text += choice["delta"].get("content") or ""
-        calls += choice["delta"].get("tool_calls", [])
+        for part in choice["delta"].get("tool_calls", []):
+            if "id" in part:
+                assert part["type"] == "function"
+                assert part["index"] == len(calls)
+                calls.append({"name": part["function"]["name"], "arguments": ""})
+            calls[part["index"]]["arguments"] += part["function"]["arguments"]
         reason = choice["finish_reason"] or reason
-    assert [call.pop("index") for call in calls] == list(range(len(calls)))
-    return text, [call["function"] for call in calls], reason
+    return text, calls, reason
 
 
 def test_every_choice_follows_the_schema_and_the_stream_says_the_same(client: httpx.Client) -> None:
@@ -154,6 +158,28 @@ def test_a_call_that_is_required_is_made_and_the_stream_says_the_same(client: ht
     function = call["function"]
     jsonschema.validate(json.loads(function["arguments"]), CITY if function["name"] == "get_weather" else {})
     assert streamed(client, **asked) == ("", [function], "tool_calls")
+
+
+def test_a_call_is_streamed_as_it_comes_and_the_official_client_adds_it_up(calling_worker: WorkerProcess) -> None:
+    client = openai.OpenAI(base_url=f"{calling_worker.url}/v1", api_key="none", max_retries=0)
+    messages: Any = [{"role": "user", "content": "Hi"}]
+    tools: Any = TOOLS
+    named: Any = {"type": "function", "function": {"name": "get_weather"}}
+    with client.chat.completions.stream(
+        model="calling", messages=messages, tools=tools, tool_choice=named, max_tokens=200, seed=2
+    ) as stream:
+        parts = [
+            call.function
+            for event in stream
+            if event.type == "chunk"
+            for call in event.chunk.choices[0].delta.tool_calls or []
+        ]
+        whole = stream.get_final_completion().choices[0]
+    assert [part.name for part in parts if part is not None] == ["get_weather"] + [None] * (len(parts) - 1)
+    assert len(parts) > 3
+    assert whole.finish_reason == "tool_calls"
+    (call,) = whole.message.tool_calls or []
+    jsonschema.validate(json.loads(call.function.arguments), CITY)
 
 
 def test_the_function_that_is_named_is_called_as_the_official_client_reads_it(calling_worker: WorkerProcess) -> None:
