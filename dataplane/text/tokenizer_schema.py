@@ -41,8 +41,13 @@ class Vocabulary(NamedTuple):
 
     @property
     def size(self) -> int:
-        """One more than the highest token id."""
-        return max(self.tokens, default=-1) + 1
+        """One more than the highest id of a token that text may become: the model must have an embedding for each.
+
+        Control tokens may have ids above. Gemma 3's text models have one, for the images of their sisters; transformers
+        loads them, and fails on a prompt that has it.
+        """
+        control_ids = set(self.special.values()) - {self.unknown_id}
+        return max((number for number in self.tokens if number not in control_ids), default=-1) + 1
 
 
 def read_vocabulary(raw: bytes) -> Vocabulary:

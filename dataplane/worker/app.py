@@ -171,6 +171,9 @@ class Worker:
                 requests.check_token_ids(token_ids, model.vocab_size)
         if not token_ids:
             raise ApiError(Code.INVALID_PARAMETER, "the prompt has no tokens; send some text", param="prompt")
+        if (highest := max(token_ids)) >= model.vocab_size:
+            # Only a control token can be (see Vocabulary.size), and only the model's own files write one.
+            raise ApiError(Code.TEMPLATE_FAILED, f"the model's template wrote token {highest}, which it cannot read")
         return token_ids
 
     def app(self) -> Starlette:

@@ -132,6 +132,21 @@ def without_bytes(model: Path) -> None:
     (model / TOKENIZER).write_text(json.dumps(content))
 
 
+def with_token_320(*, special: bool, begins: bool = False) -> Change:
+    """One token more than the model has embeddings; ``begins``: every text begins with it."""
+
+    def add(model: Path) -> None:
+        content = json.loads((model / TOKENIZER).read_text())
+        content["added_tokens"].append({"id": 320, "content": "<extra>", **FLAGS, "special": special})
+        if begins:
+            piece = {"SpecialToken": {"id": "<extra>", "type_id": 0}}
+            named = {"<extra>": {"id": "<extra>", "ids": [320], "tokens": ["<extra>"]}}
+            content["post_processor"] = processing([piece, PROMPT], named)
+        (model / TOKENIZER).write_text(json.dumps(content))
+
+    return add
+
+
 TRIED: dict[str, tuple[Change, str | None]] = {
     "pattern that is none": (splitting("(["), "trying it|the library fails"),
     "pattern of an unknown group": (splitting(r"\k<nothing>"), "trying it|the library fails"),
@@ -144,6 +159,9 @@ TRIED: dict[str, tuple[Change, str | None]] = {
     "patterns nested": (splitting("(?:" * 600 + "a" + ")*" * 600), EITHER),
     "bytes that vanish": (without_bytes, EITHER),
     "tokens without embeddings": (change(CONFIG, vocab_size=319), "embeddings"),
+    "an added token without an embedding": (with_token_320(special=False), "embeddings"),
+    "a control token without an embedding": (with_token_320(special=True), ACCEPTED),
+    "a begin of text without an embedding": (with_token_320(special=True, begins=True), "the token 320"),
     "Llama 2's own": (llama(), ACCEPTED),
 }
 

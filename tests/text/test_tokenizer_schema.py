@@ -43,6 +43,22 @@ def test_added_tokens_take_the_ids_that_the_library_gives_them(byte_level_json: 
     assert Tokenizer.from_str(json.dumps(content)).token_to_id("<tool>") == 320
 
 
+def test_a_control_token_needs_no_embedding_but_one_that_text_becomes_does(byte_level_json: dict[str, Any]) -> None:
+    for special, size in ((True, 320), (False, 321)):
+        content = copy.deepcopy(byte_level_json)
+        content["added_tokens"].append({"id": 320, "content": "<image>", **FLAGS, "special": special})
+        assert read_vocabulary(dump(content)).size == size
+    unknown = copy.deepcopy(tokenizer_files.llama_2_json())
+    del unknown["model"]["vocab"]["<unk>"]
+    unknown["model"]["vocab"] = {word: number - 1 for word, number in unknown["model"]["vocab"].items()}
+    last = len(unknown["model"]["vocab"])
+    unknown["model"]["vocab"]["<unk>"] = last
+    ids = {"<unk>": last, "<s>": 0, "</s>": 1}
+    unknown["added_tokens"] = [token | {"id": ids[token["content"]]} for token in unknown["added_tokens"]]
+    unknown["post_processor"]["special_tokens"]["<s>"]["ids"] = [0]
+    assert read_vocabulary(dump(unknown)).size == last + 1  # any text may become it
+
+
 @pytest.mark.parametrize("change", NOT_LISTED.values(), ids=NOT_LISTED)
 def test_what_is_not_on_the_list_is_refused_with_a_mend(change: dict[str, Any]) -> None:
     with pytest.raises(TokenizerRefused) as caught:
