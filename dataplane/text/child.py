@@ -1,8 +1,8 @@
 """The sandboxed process that holds a model's tokenizer and chat template: ``python -m dataplane.text.child --fd N``.
 
-It reads frames of ``ToTokenizer`` from the socket N and answers each with one of ``FromTokenizer``: in turn, in its main
-thread, whose signals limit a template's time. A call that fails is answered by an error. What the library aborts on
-ends the process, and the client starts another.
+It reads frames of ``ToTokenizer`` from the socket N and answers each with one of ``FromTokenizer``: in turn, in the
+main thread, whose signals limit a template's time. A call that fails is answered by an error. What the library aborts
+on ends the process, and the client starts another.
 """
 
 import argparse

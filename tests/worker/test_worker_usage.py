@@ -4,6 +4,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -229,12 +230,17 @@ def test_a_crash_right_after_admission_leaves_the_admission(own_worker: WorkerPr
     assert records[0].prompt_tokens > 0
 
 
-@pytest.mark.parametrize("own_worker", ["worker.finishing=kill"], indirect=True)
+@pytest.mark.parametrize("own_worker", ["worker.finishing=kill, engine.step=stop@101"], indirect=True)
 def test_a_crash_before_the_last_word_costs_at_most_what_came_after_the_last_progress(
     own_worker: WorkerProcess, request_id: str
 ) -> None:
-    with own_worker.trusted_client() as client, pytest.raises(httpx.TransportError):
-        client.post("/v1/completions", json=body(), headers=from_gateway(request_id))
+    with own_worker.trusted_client() as client, ThreadPoolExecutor(1) as calls:
+        answer = calls.submit(client.post, "/v1/completions", json=body(), headers=from_gateway(request_id))
+        own_worker.wait_stopped("dataplane.worker.engine_process")
+        own_worker.wait_records(request_id, RecordKind.PROGRESS, 3)  # what waits for the disk would be lost, too
+        own_worker.child("dataplane.worker.engine_process").resume()
+        with pytest.raises(httpx.TransportError):
+            answer.result()
     own_worker.wait()
     records = own_worker.records(request_id)
     check_life(records, complete=False)
