@@ -18,6 +18,7 @@
 namespace pagoda {
 
 inline constexpr int kPanel = 16;      // output channels of a panel
+inline constexpr int kTogether = 4;    // panels that are best computed together
 inline constexpr int kRows = 96;       // rows computed against a panel before the next: they and it stay in L2
 inline constexpr int kAhead = 4096;    // bytes from the fetching of codes to their use
 inline constexpr int kFloatRows = 6;   // rows of a run: their sums fill the registers
@@ -32,6 +33,8 @@ inline constexpr int group_inputs(WeightType type) {
 inline constexpr size_t group_bytes(WeightType type) {
   return type == WeightType::kInt8 ? 32 + 64 * kPanel : type == WeightType::kInt4 ? 64 + 32 * kPanel / 2 : 0;
 }
+
+inline constexpr size_t header_bytes(WeightType type) { return type == WeightType::kInt8 ? 32 : 64; }
 
 inline bool quantised(WeightType type) { return type >= WeightType::kInt8; }
 
@@ -177,13 +180,17 @@ inline void panels_floats(const Inputs& in, const void* panel, int panels, int i
   const auto* weights = static_cast<const typename Weights::Element*>(panel);
   const float* rows = in.rows + first * in.stride;
   const size_t apart = size_t(inputs) * kPanel;
-  if (n == 1 && panels == 4) return multiply<1, 4, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
-  if (n == 2 && panels == 4) {
+  if (n == 1 && panels == kTogether) return multiply<1, 4, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
+  if (n == 2 && panels == kTogether) {
     multiply<2, 2, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
     return multiply<2, 2, Weights>(rows, in.stride, weights + 2 * apart, apart, inputs, nullptr, 0, c + 4 * kPanel);
   }
   for (int p = 0; p < panels; ++p) panel_floats<Weights>(in, weights + p * apart, inputs, first, n, c + p * n * kPanel);
 }
+
+// How many vectors of int16 32 bytes of codes become.
+template <WeightType type>
+inline constexpr int kWidened = type == WeightType::kInt8 ? 2 : 4;
 
 // 32 bytes of codes as int16, two inputs of 16 channels after two others: what VPMADDWD takes.
 template <WeightType type>
@@ -210,83 +217,110 @@ inline __m256i pair(const int16_t* codes) {
   return _mm256_set1_epi32(both);
 }
 
+// What stands before a group's codes. It is read as a whole before anything is stored: the compiler cannot know that
+// stores leave it alone.
+template <WeightType type>
+struct Header {
+  explicit Header(const uint8_t* at) {
+    const auto* halves = reinterpret_cast<const uint16_t*>(at);
+    for (int i = 0; i < 2; ++i) {
+      scale[i] = Fp16::load8(halves + 8 * i);
+      if constexpr (type == WeightType::kInt4) minimum[i] = Fp16::load8(halves + kPanel + 8 * i);
+    }
+  }
+
+  __m256 scale[2], minimum[2];
+};
+
+// c[16] += scale of row and channel x products of their codes [+ minimum x sum of the row]
+template <WeightType type>
+inline void add_group(const Header<type>& header, const __m256i* products, const float* scale, const float* sum, float* c) {
+  const __m256 own = _mm256_broadcast_ss(scale);
+  for (int i = 0; i < 2; ++i) {
+    const __m256 both = _mm256_mul_ps(header.scale[i], own);
+    __m256 total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products[i]), both, _mm256_load_ps(c + 8 * i));
+    if constexpr (type == WeightType::kInt4) total = _mm256_fmadd_ps(header.minimum[i], _mm256_broadcast_ss(sum), total);
+    _mm256_store_ps(c + 8 * i, total);
+  }
+}
+
 // c[m][16] += scale of row and channel x (codes of the rows x codes of the group) [+ minimum x sum of the row]
-// `weights`: the group's codes, as they are stored or, for many rows, widened before.
-template <int MR, WeightType type, bool widened>
-inline void multiply_group(const Inputs& in, int first, int group, const uint8_t* header, const void* weights,
+// `weights`: the group's codes, widened.
+template <int MR, WeightType type>
+inline void multiply_group(const Inputs& in, int first, int group, const uint8_t* at, const __m256i* weights,
                            float* c) {
-  constexpr int kPairs = type == WeightType::kInt8 ? 1 : 2;  // of inputs in 32 bytes of codes
-  constexpr int kSteps = group_inputs(type) / 2 / kPairs;
+  constexpr int kPairs = group_inputs(type) / 2;
   __m256i sum[MR][2];
   for (auto& row : sum) row[0] = row[1] = _mm256_setzero_si256();
   const int16_t* codes = in.codes + size_t(first) * in.padded + group * group_inputs(type);
 #pragma GCC unroll 2
-  for (int step = 0; step < kSteps; ++step) {
-    __m256i w[2 * kPairs];
-    if constexpr (widened) {
-      for (int i = 0; i < 2 * kPairs; ++i) w[i] = _mm256_load_si256(static_cast<const __m256i*>(weights) + 2 * kPairs * step + i);
-    } else {
-      widen_codes<type>(static_cast<const uint8_t*>(weights) + 32 * step, w);
-      if (step % 2 == 0) _mm_prefetch(static_cast<const char*>(weights) + 32 * step + kAhead, _MM_HINT_T0);
-    }
-    for (auto& part : w) asm("" : "+x"(part));  // loaded once: as operands of the products they would be for every row
+  for (int k = 0; k < kPairs; ++k) {
+    __m256i w0 = _mm256_load_si256(weights + 2 * k), w1 = _mm256_load_si256(weights + 2 * k + 1);
+    asm("" : "+x"(w0), "+x"(w1));  // loaded once: as operands of the products they would be loaded for every row
 #pragma GCC unroll 8
-    for (int k = 0; k < kPairs; ++k) {
-#pragma GCC unroll 8
-      for (int m = 0; m < MR; ++m) {
-        const __m256i x = pair(codes + size_t(m) * in.padded + 2 * (kPairs * step + k));
-        sum[m][0] = _mm256_add_epi32(sum[m][0], _mm256_madd_epi16(x, w[2 * k]));
-        sum[m][1] = _mm256_add_epi32(sum[m][1], _mm256_madd_epi16(x, w[2 * k + 1]));
-      }
+    for (int m = 0; m < MR; ++m) {
+      const __m256i x = pair(codes + size_t(m) * in.padded + 2 * k);
+      sum[m][0] = _mm256_add_epi32(sum[m][0], _mm256_madd_epi16(x, w0));
+      sum[m][1] = _mm256_add_epi32(sum[m][1], _mm256_madd_epi16(x, w1));
     }
   }
-  // Values of the header are read before anything is stored: the compiler cannot know that stores leave them alone.
-  const auto* halves = reinterpret_cast<const uint16_t*>(header);
-  const __m256 scale[2] = {Fp16::load8(halves), Fp16::load8(halves + 8)};
-  __m256 minimum[2];
-  if constexpr (type == WeightType::kInt4) {
-    minimum[0] = Fp16::load8(halves + kPanel);
-    minimum[1] = Fp16::load8(halves + kPanel + 8);
-  }
+  const Header<type> header(at);
   const size_t groups = in.groups;
-  const float* row_scale = in.scales + first * groups + group;
-  const float* row_sum = in.sums + first * groups + group;
+  const float* scale = in.scales + first * groups + group;
+  const float* sum_of_codes = in.sums + first * groups + group;
 #pragma GCC unroll 8
-  for (int m = 0; m < MR; ++m, row_scale += groups, row_sum += groups) {
-    const __m256 own = _mm256_broadcast_ss(row_scale);
-    for (int half = 0; half < 2; ++half) {
-      float* to = c + m * kPanel + 8 * half;
-      __m256 total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[m][half]), _mm256_mul_ps(scale[half], own), _mm256_load_ps(to));
-      if constexpr (type == WeightType::kInt4) total = _mm256_fmadd_ps(minimum[half], _mm256_broadcast_ss(row_sum), total);
-      _mm256_store_ps(to, total);
-    }
+  for (int m = 0; m < MR; ++m, scale += groups, sum_of_codes += groups) {
+    add_group(header, sum[m], scale, sum_of_codes, c + m * kPanel);
   }
 }
 
 // One group of one panel: c[m][16] += what its inputs add, for rows first..first+n.
 template <WeightType type>
 inline void panel_group(const Inputs& in, const uint8_t* at, int group, int first, int n, float* c) {
-  constexpr size_t kHeader = type == WeightType::kInt8 ? 32 : 64;
   constexpr int kMost = type == WeightType::kInt8 ? 4 : 3;  // rows of a run: more would not fit the registers
-  const uint8_t* stored = at + kHeader;
-  switch (n) {
-    case 1: return multiply_group<1, type, false>(in, first, group, at, stored, c);
-    case 2: return multiply_group<2, type, false>(in, first, group, at, stored, c);
-  }
-  alignas(64) __m256i widened[group_inputs(type)];
-  for (size_t i = 0; i < (group_bytes(type) - kHeader) / 32; ++i) {
-    widen_codes<type>(stored + 32 * i, widened + (type == WeightType::kInt8 ? 2 : 4) * i);
-    if (i % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(stored) + 32 * i + kAhead, _MM_HINT_T0);
+  const uint8_t* codes = at + header_bytes(type);
+  alignas(32) __m256i widened[group_inputs(type)];
+  for (size_t i = 0; i < (group_bytes(type) - header_bytes(type)) / 32; ++i) {
+    widen_codes<type>(codes + 32 * i, widened + kWidened<type> * i);
+    if (i % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(codes) + 32 * i + kAhead, _MM_HINT_T0);
   }
   for (int m = 0, run = 0; m < n; m += run) {
     run = run_of(n - m, kMost);
     float* to = c + m * kPanel;
     switch (run) {
-      case 1: multiply_group<1, type, true>(in, first + m, group, at, widened, to); break;
-      case 2: multiply_group<2, type, true>(in, first + m, group, at, widened, to); break;
-      case 3: multiply_group<3, type, true>(in, first + m, group, at, widened, to); break;
-      default: multiply_group<4, type, true>(in, first + m, group, at, widened, to);
+      case 1: multiply_group<1, type>(in, first + m, group, at, widened, to); break;
+      case 2: multiply_group<2, type>(in, first + m, group, at, widened, to); break;
+      case 3: multiply_group<3, type>(in, first + m, group, at, widened, to); break;
+      default: multiply_group<4, type>(in, first + m, group, at, widened, to);
     }
+  }
+}
+
+// One row with a group of P panels, `apart` bytes from each other: codes are widened in registers, and several panels are
+// streams that the processor sees for itself.
+template <int P, WeightType type>
+inline void multiply_row(const Inputs& in, int row, int group, const uint8_t* at, size_t apart, float* c) {
+  constexpr int kPairs = kWidened<type> / 2;
+  __m256i sum[P][2];
+  for (auto& panel : sum) panel[0] = panel[1] = _mm256_setzero_si256();
+  const int16_t* codes = in.codes + size_t(row) * in.padded + group * group_inputs(type);
+  for (int step = 0; step < group_inputs(type) / 2 / kPairs; ++step, codes += 2 * kPairs) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      __m256i w[kWidened<type>];
+      widen_codes<type>(at + p * apart + header_bytes(type) + 32 * step, w);
+#pragma GCC unroll 8
+      for (int k = 0; k < kPairs; ++k) {
+        const __m256i x = pair(codes + 2 * k);
+        sum[p][0] = _mm256_add_epi32(sum[p][0], _mm256_madd_epi16(x, w[2 * k]));
+        sum[p][1] = _mm256_add_epi32(sum[p][1], _mm256_madd_epi16(x, w[2 * k + 1]));
+      }
+    }
+  }
+  const size_t of_group = size_t(row) * in.groups + group;
+  for (int p = 0; p < P; ++p) {
+    const Header<type> header(at + p * apart);
+    add_group(header, sum[p], in.scales + of_group, in.sums + of_group, c + p * kPanel);
   }
 }
 
@@ -294,7 +328,12 @@ template <WeightType type>
 inline void panels_codes(const Inputs& in, const void* panel, int panels, int first, int n, float* c) {
   constexpr int kFew = 12;  // rows whose codes stay in L1 as a whole
   const auto* weights = static_cast<const uint8_t*>(panel);
-  const auto at = [&](int p, int group) { return weights + (size_t(p) * in.groups + group) * group_bytes(type); };
+  const size_t apart = in.groups * group_bytes(type);
+  const auto at = [&](int p, int group) { return weights + p * apart + group * group_bytes(type); };
+  if (n == 1 && panels == kTogether) {
+    for (int group = 0; group < in.groups; ++group) multiply_row<kTogether, type>(in, first, group, at(0, group), apart, c);
+    return;
+  }
   if (n <= kFew) {  // weights in the order in which they lie: memory is what bounds few rows
     for (int p = 0; p < panels; ++p)
       for (int group = 0; group < in.groups; ++group) panel_group<type>(in, at(p, group), group, first, n, c + p * n * kPanel);
@@ -307,8 +346,6 @@ inline void panels_codes(const Inputs& in, const void* panel, int panels, int fi
 }  // namespace detail
 
 // Computes c [panels, n, 16] = rows first..first+n of `in` x panels that follow each other. Best is kTogether of them.
-inline constexpr int kTogether = 4;
-
 inline void multiply_panels(const Inputs& in, WeightType type, const void* panel, int panels, int inputs, int first,
                             int n, float* c) {
   std::memset(c, 0, sizeof(float) * panels * n * kPanel);
