@@ -35,7 +35,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Measured:
-    """All calls of a workload, those of a flood that ended meanwhile, and what the client itself took of a processor."""
+    """All calls of a workload, those of a flood that ended meanwhile, and the client's own time of a processor."""
 
     timings: list[Timing]
     wall_s: float

@@ -81,7 +81,7 @@ def _unpacked(package: str, folder: Path) -> Path:
         partial = folder / "source.partial"
         shutil.rmtree(partial, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=folder) as working:
-            archive = _download(package, Path(working), "--no-binary", ":all:")
+            archive = _download(package, Path(working), "--no-binary", package.partition("==")[0])
             with tarfile.open(archive) as files:
                 files.extractall(partial, filter="data")
         partial.rename(source)

@@ -45,9 +45,9 @@ _WHAT = {
     "A": "1 caller, 64 tokens in, 128 out",
     "B": "8 callers, 64 in, 128 out",
     "C": "32 callers, 32-512 in, 16-256 out",
-    "D": f"{workloads.TRACE_SOURCE}: slices of {workloads.REPLAY_S:.0f} s, calls {workloads.SLOWDOWN:.0f} times further "
-    f"apart, prompts and answers {workloads.SHRINK:.0f} times shorter (at most {workloads.LONGEST_PROMPT_TOKENS} and "
-    f"{workloads.LONGEST_OUTPUT_TOKENS} tokens)",
+    "D": f"{workloads.TRACE_SOURCE}: slices of {workloads.REPLAY_S:.0f} s, calls {workloads.SLOWDOWN:.0f} times "
+    f"further apart, prompts and answers {workloads.SHRINK:.0f} times shorter (at most "
+    f"{workloads.LONGEST_PROMPT_TOKENS} and {workloads.LONGEST_OUTPUT_TOKENS} tokens)",
     "E-peak": "4 tenants' calls, 64 tokens in, 32 out, 32 callers: what the server can do",
     "E-alone": "three tenants at 0.8 of their share of that",
     "E-flood": "the same beside a fourth at 10 times its share; figures are of the three",
@@ -105,11 +105,11 @@ def markdown(commit: str, table: Table, charts: Sequence[str], images: str) -> s
 _HOW = (
     "Every server gets the same calls, round after round, in turn; all others are stopped meanwhile. Greedy, streamed, "
     "exactly as many tokens as asked for. TTFT is the time to the first piece of text, TPOT = (E2E - TTFT) / (n - 1), "
-    f"ITL all gaps between pieces, pooled. Within limits are calls with TTFT up to {figures.TTFT_LIMIT_S:.0f} s and TPOT "
-    f"up to {figures.TPOT_LIMIT_S * 1000:.0f} ms; goodput counts those. Figures are medians of rounds, in brackets the "
-    "range. `-again` is the control: the same server once more. `-cache` keeps prefixes, all others compute every prompt "
-    "in full. transformers computes static batches in a process of its own, without HTTP: only tokens that were asked "
-    "for count, and there are no times to first tokens."
+    f"ITL all gaps between pieces, pooled. Within limits are calls with TTFT up to {figures.TTFT_LIMIT_S:.0f} s and "
+    f"TPOT up to {figures.TPOT_LIMIT_S * 1000:.0f} ms; goodput counts those. Figures are medians of rounds, in "
+    "brackets the range. `-again` is the control: the same server once more. `-cache` keeps prefixes, all others "
+    "compute every prompt in full. transformers computes static batches in a process of its own, without HTTP: only "
+    "tokens that were asked for count, and there are no times to first tokens."
 )
 
 
@@ -165,8 +165,8 @@ def _sweep(table: Table) -> str:
     lines = [
         f"The engine without server and client; decoding rows have a context of {CONTEXT_TOKENS} tokens, prompts have "
         f"{PROMPT_TOKENS}. Rates are operations and bytes that the program calls for in the time of a step; the "
-        "roofline is the longer of both at the machine's fp32 GEMM rate and read bandwidth of the same round. The crossover is "
-        "the batch from which on a step's arithmetic would take longer than reading the weights."
+        "roofline is the longer of both at the machine's fp32 GEMM rate and read bandwidth of the same round. The "
+        "crossover is the batch from which on a step's arithmetic would take longer than reading the weights."
     ]
     for server in _PRECISIONS:
         rows = []

@@ -130,7 +130,7 @@ class Server:
                 start_new_session=True,
             )
         # A group that is stopped would outlive us unseen: its guard reads a pipe that ends when we do.
-        command = ["sh", "-c", 'cat; kill -KILL -- "-$1"', "guard", str(self._process.pid)]
+        command = ["sh", "-c", 'cat; kill -s KILL -- "-$1"', "guard", str(self._process.pid)]
         self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def measure(self, workload: Workload) -> dict[str, float]:

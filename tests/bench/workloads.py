@@ -7,8 +7,8 @@ B    8 callers, 64 in, 128 out
 C    32 callers, 32-512 in, 16-256 out
 D    a recorded hour of chats, a slice of it, slowed down and shortened by the factors below: calls come when they come
 E    4 tenants, 64 tokens in, 32 out: three call at 0.8 of their share of what the server can do (``E-peak``, 32
-     callers), ``E-alone`` or, in ``E-flood``, beside a fourth that calls at 10 times its share; ``E-first`` is the same with all
-     calls in one tenant, so that who comes first is served first. Only the three are counted
+     callers), ``E-alone`` or, in ``E-flood``, beside a fourth that calls at 10 times its share; ``E-first`` is the same
+     with all calls in one tenant, so that who comes first is served first. Only the three are counted
 F    prompts of 1,024 tokens and a few more: ``F-hit`` all with the same beginning, ``F-miss`` each with its own, one
      caller; ``F-shared`` and ``F-distinct`` are the same for 8 callers, where nine tokens in ten are shared
 start  one call of 64 tokens in, 4 out, to a server that is started for it
