@@ -15,7 +15,7 @@ from dataplane.inspect.inspection import inspect
 from dataplane.kernels import panels
 from dataplane.model import quantize as command
 from dataplane.model.loader import LoadError, load
-from dataplane.model.program import Embed
+from dataplane.model.program import Embed, Linear
 from dataplane.model.quantize import QuantizeError, quantize
 
 SHAPES = {
@@ -122,8 +122,9 @@ def test_what_cannot_be_quantised_is_refused_and_leaves_nothing_behind(folder: P
 def test_int4_is_for_layers_and_what_reads_and_writes_tokens_is_int8(family: str, tmp_path: Path) -> None:
     made = make_tiny_llama(tmp_path / "model") if family == "llama" else make_tiny(tmp_path / "model", family)
     loaded = load_model(made, tmp_path / "r", "int4")
-    operations = loaded.program.operations
-    of_tokens = {one.weight for one in operations if isinstance(one, Embed) or getattr(one, "target", "") == "logits"}
+    linears = [one for one in loaded.program.operations if isinstance(one, Linear)]
+    of_tokens = {one.weight for one in loaded.program.operations if isinstance(one, Embed)}
+    of_tokens |= {one.weight for one in linears if one.target == "logits"}
     precisions = {name: precision for name, (_, precision, _, _) in loaded.weights.matrices.items()}
     assert {name for name, precision in precisions.items() if precision == "int8"} == of_tokens
     assert {precisions[name] for name in precisions.keys() - of_tokens} == {"int4"}
