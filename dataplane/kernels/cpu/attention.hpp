@@ -4,7 +4,7 @@
 //   pool of a layer: [block][slot][K heads | V heads], a head `dim` elements; int8 with one fp32 scale for each head of a
 //   slot beside it: [block][slot][2][kv_heads].
 //
-// A context is cut at multiples of kSplit positions. Every part is computed by itself, then the parts are merged in their
+// A context is cut at multiples of kPart positions. Every part is computed by itself, then the parts are merged in their
 // order, by one thread or by several: a row's result is the same bits alone and among others, in a chunk of a prompt and
 // as a decode step.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace pagoda {
 
-inline constexpr int kSplit = 256;    // positions of a part
+inline constexpr int kPart = 256;    // positions of a part
 inline constexpr int kTile = 64;      // positions widened to fp32 at a time: keys of 64 take half of L1
 inline constexpr int kQueries = 8;    // queries of a prompt that are computed together
 inline constexpr int kMaxVectors = 512;  // of a piece: queries times heads
@@ -200,7 +200,7 @@ inline void weigh_all(const float* const* weights, const float* values, int coun
 // What one thread needs to attend; made once, as large as the program's attention asks for.
 struct AttentionScratch {
   float* tile;     // [kTile, dim], 32-byte aligned
-  float* scores;   // [vectors, kSplit]
+  float* scores;   // [vectors, kPart]
   float* part;     // [vectors, dim]
   float* running;  // [vectors, dim]
 };
@@ -213,23 +213,38 @@ struct Attention {
   int window;      // 0: none; else a query sees its own position and window - 1 before it
 };
 
-// One piece of work: queries [begin, end) of a sequence with KV heads [first_head, last_head).
+// One piece of work: queries [begin, end) of a sequence, KV heads [first_head, last_head), and of its context either all,
+// or the parts [first_part, last_part), whose results go to `Partials` from `partial` on.
 struct Piece {
   int sequence;
   int first_head, last_head;
   int begin, end;
+  int first_part = 0, last_part = 0;
+  int partial = -1;
 };
 
-// Attends with a piece's vectors of one KV head (query, head of its group) to part `split` of the context.
+// Results of parts of contexts that several threads attend to, one query each: of every head the greatest score, the sum
+// of the exponentials relative to it, and the weighted values.
+struct Partials {
+  float* data = nullptr;
+  int heads = 0, dim = 0;
+
+  size_t floats() const { return size_t(heads) * (dim + 2); }
+  float* most(int at) const { return data + at * floats(); }
+  float* total(int at) const { return most(at) + heads; }
+  float* values(int at, int head) const { return most(at) + 2 * heads + size_t(head) * dim; }
+};
+
+// Attends with a piece's vectors of one KV head (query, head of its group) to part `number` of the context.
 // most [vectors], total [vectors]: the greatest score and the sum of the exponentials relative to it; part: the
 // weighted values. A vector that sees nothing of the part has total 0.
 inline void attend_part(const Attention& op, const Pool& pool, const Sequence& sequence, const Piece& piece, int head,
-                        const float* queries, size_t stride, int split, AttentionScratch& scratch, float* most,
+                        const float* queries, size_t stride, int number, AttentionScratch& scratch, float* most,
                         float* total) {
   const int dim = pool.dim, group = op.heads / pool.kv_heads, vectors = (piece.end - piece.begin) * group;
-  const int from = split * kSplit;
+  const int from = number * kPart;
   const int last = sequence.position + piece.end;  // what the last query sees ends here
-  const int until = std::min(from + kSplit, last);
+  const int until = std::min(from + kPart, last);
   const float* query[kQueries * kMaxGroup];
   int low[kQueries * kMaxGroup], high[kQueries * kMaxGroup];
   for (int v = 0; v < vectors; ++v) {
@@ -248,7 +263,7 @@ inline void attend_part(const Attention& op, const Pool& pool, const Sequence& s
       run = detail::run_of(vectors - v, 3);
       float* to[3];
       for (int t = 0; t < count; t += 4) {
-        for (int r = 0; r < run; ++r) to[r] = scratch.scores + (v + r) * kSplit + (begin + t - from);
+        for (int r = 0; r < run; ++r) to[r] = scratch.scores + (v + r) * kPart + (begin + t - from);
         const float* keys = scratch.tile + t * dim;
         if (run == 3) detail::score_four<3>(query + v, keys, dim, op.scale, to);
         if (run == 2) detail::score_four<2>(query + v, keys, dim, op.scale, to);
@@ -259,7 +274,7 @@ inline void attend_part(const Attention& op, const Pool& pool, const Sequence& s
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const int first8 = (seen_from - from) / 8 * 8, end8 = (until - from + 7) / 8 * 8;
   for (int v = 0; v < vectors; ++v) {
-    float* scores = scratch.scores + v * kSplit;
+    float* scores = scratch.scores + v * kPart;
     const __m256i least = _mm256_set1_epi32(low[v] - from - 1), bound = _mm256_set1_epi32(high[v] - from);
     const __m256 nothing = _mm256_set1_ps(-INFINITY);
     __m256 greatest = nothing;
@@ -299,7 +314,7 @@ inline void attend_part(const Attention& op, const Pool& pool, const Sequence& s
       const float* weights[3];
       float* to[3];
       for (int r = 0; r < run; ++r) {
-        weights[r] = scratch.scores + (v + r) * kSplit + (begin - from);
+        weights[r] = scratch.scores + (v + r) * kPart + (begin - from);
         to[r] = scratch.part + (v + r) * dim;
       }
       if (run == 3) detail::weigh_all<3>(weights, scratch.tile, count, dim, to);
@@ -329,32 +344,61 @@ inline void merge_part(float& most, float& total, float* values, float part_most
   most = top;
 }
 
-// Attends with a whole piece and writes [query][head][dim] rows of `out`.
+// Writes what is left to be divided by the sum of the exponentials.
+inline void finish_row(const float* values, float total, int dim, float* to) {
+  const __m256 inverse = _mm256_set1_ps(1.0f / total);
+  for (int i = 0; i < dim; i += 8) _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_loadu_ps(values + i), inverse));
+}
+
+// Attends with a piece, and writes [query][head][dim] rows of `out`, or the results of its parts.
 inline void attend(const Attention& op, const Pool& pool, const Sequence& sequence, const Piece& piece,
-                   const float* queries, size_t stride, float* out, size_t out_stride, AttentionScratch& scratch) {
+                   const float* queries, size_t stride, float* out, size_t out_stride, const Partials& partials,
+                   AttentionScratch& scratch) {
   const int dim = pool.dim, group = op.heads / pool.kv_heads, vectors = (piece.end - piece.begin) * group;
+  const bool partial = piece.partial >= 0;
   float most[kMaxVectors], total[kMaxVectors], part_most[kMaxVectors], part_total[kMaxVectors];
   std::fill_n(total, vectors * (piece.last_head - piece.first_head), 0.0f);
   const int first_seen = op.window > 0 ? std::max(0, sequence.position + piece.begin + 1 - op.window) : 0;
-  const int splits = (sequence.position + piece.end + kSplit - 1) / kSplit;
-  for (int split = first_seen / kSplit; split < splits; ++split) {
+  const int last = partial ? piece.last_part : (sequence.position + piece.end + kPart - 1) / kPart;
+  for (int number = partial ? piece.first_part : first_seen / kPart; number < last; ++number) {
+    const int slot = piece.partial + number - piece.first_part;
     for (int head = piece.first_head; head < piece.last_head; ++head) {
-      attend_part(op, pool, sequence, piece, head, queries, stride, split, scratch, part_most, part_total);
+      attend_part(op, pool, sequence, piece, head, queries, stride, number, scratch, part_most, part_total);
       const int first = (head - piece.first_head) * vectors;
       for (int v = 0; v < vectors; ++v) {
-        merge_part(most[first + v], total[first + v], scratch.running + size_t(first + v) * dim, part_most[v],
-                   part_total[v], scratch.part + v * dim, dim);
+        const float* part = scratch.part + v * dim;
+        if (partial) {
+          partials.most(slot)[head * group + v] = part_most[v];
+          partials.total(slot)[head * group + v] = part_total[v];
+          std::memcpy(partials.values(slot, head * group + v), part, sizeof(float) * dim);
+        } else {
+          float* values = scratch.running + size_t(first + v) * dim;
+          merge_part(most[first + v], total[first + v], values, part_most[v], part_total[v], part, dim);
+        }
       }
     }
   }
+  if (partial) return;
   for (int head = piece.first_head; head < piece.last_head; ++head) {
     for (int v = 0; v < vectors; ++v) {
       const int q = piece.begin + v / group, at = (head - piece.first_head) * vectors + v;
       float* to = out + size_t(sequence.first + q) * out_stride + (head * group + v % group) * dim;
-      const __m256 inverse = _mm256_set1_ps(1.0f / total[at]);
-      const float* values = scratch.running + size_t(at) * dim;
-      for (int i = 0; i < dim; i += 8) _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_loadu_ps(values + i), inverse));
+      finish_row(scratch.running + size_t(at) * dim, total[at], dim, to);
     }
+  }
+}
+
+// Merges the `count` partial results from `first` on, in their order, into a row [head][dim]. They are overwritten.
+inline void merge_partials(const Partials& partials, int first, int count, float* to) {
+  for (int head = 0; head < partials.heads; ++head) {
+    float& most = partials.most(first)[head];
+    float& total = partials.total(first)[head];
+    float* values = partials.values(first, head);
+    for (int at = first + 1; at < first + count; ++at) {
+      merge_part(most, total, values, partials.most(at)[head], partials.total(at)[head], partials.values(at, head),
+                 partials.dim);
+    }
+    finish_row(values, total, partials.dim, to + size_t(head) * partials.dim);
   }
 }
 

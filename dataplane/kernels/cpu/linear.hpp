@@ -180,7 +180,9 @@ inline void panels_floats(const Inputs& in, const void* panel, int panels, int i
   const auto* weights = static_cast<const typename Weights::Element*>(panel);
   const float* rows = in.rows + first * in.stride;
   const size_t apart = size_t(inputs) * kPanel;
-  if (n == 1 && panels == kTogether) return multiply<1, 4, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
+  if (n == 1 && panels == kTogether) {
+    return multiply<1, kTogether, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
+  }
   if (n == 2 && panels == kTogether) {
     multiply<2, 2, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
     return multiply<2, 2, Weights>(rows, in.stride, weights + 2 * apart, apart, inputs, nullptr, 0, c + 4 * kPanel);
@@ -234,7 +236,8 @@ struct Header {
 
 // c[16] += scale of row and channel x products of their codes [+ minimum x sum of the row]
 template <WeightType type>
-inline void add_group(const Header<type>& header, const __m256i* products, const float* scale, const float* sum, float* c) {
+inline void add_group(const Header<type>& header, const __m256i* products, const float* scale, const float* sum,
+                      float* c) {
   const __m256 own = _mm256_broadcast_ss(scale);
   for (int i = 0; i < 2; ++i) {
     const __m256 both = _mm256_mul_ps(header.scale[i], own);
@@ -331,12 +334,16 @@ inline void panels_codes(const Inputs& in, const void* panel, int panels, int fi
   const size_t apart = in.groups * group_bytes(type);
   const auto at = [&](int p, int group) { return weights + p * apart + group * group_bytes(type); };
   if (n == 1 && panels == kTogether) {
-    for (int group = 0; group < in.groups; ++group) multiply_row<kTogether, type>(in, first, group, at(0, group), apart, c);
+    for (int group = 0; group < in.groups; ++group) {
+      multiply_row<kTogether, type>(in, first, group, at(0, group), apart, c);
+    }
     return;
   }
   if (n <= kFew) {  // weights in the order in which they lie: memory is what bounds few rows
-    for (int p = 0; p < panels; ++p)
-      for (int group = 0; group < in.groups; ++group) panel_group<type>(in, at(p, group), group, first, n, c + p * n * kPanel);
+    for (int p = 0; p < panels; ++p) {
+      float* to = c + p * n * kPanel;
+      for (int group = 0; group < in.groups; ++group) panel_group<type>(in, at(p, group), group, first, n, to);
+    }
     return;
   }
   for (int group = 0; group < in.groups; ++group)  // the rows' codes of a group stay in L1 while the panels pass

@@ -12,7 +12,9 @@
 
 namespace pagoda {
 
-enum class Kind : int32_t { kEmbed = 0, kAngles = 1, kLinear = 2, kCache = 3, kAttention = 4, kNorm = 5, kSelect = 6, kGreedy = 7 };
+enum class Kind : int32_t {
+  kEmbed = 0, kAngles = 1, kLinear = 2, kCache = 3, kAttention = 4, kNorm = 5, kSelect = 6, kGreedy = 7
+};
 enum class NormKind : int32_t { kNone = 0, kRms = 1, kLayer = 2 };
 
 // Mirrored by dataplane.kernels.cpu.binding.Operation: keep the fields in step.
@@ -184,30 +186,59 @@ class Program {
  private:
   static constexpr int kOwn = 2;  // so few rows every thread prepares for itself: waiting for another takes longer
 
+  // A token whose context several pieces attend to: its partial results.
+  struct Cut {
+    int token;
+    int partial, parts;
+  };
+
   // Which sequence a token is of, and the pieces that attention is cut into: the same for every layer.
   void lay_out() {
     pieces_.clear();
+    cuts_.clear();
+    int partials = 0, parts = 0;
+    for (int s = 0; s < step_.sequences; ++s) parts += parts_of(step_.sequence[s]);
+    const int longest = std::max(1, parts / (8 * team_.threads()));  // more parts than these are several pieces
     const int group = pool_.kv_heads ? std::max(1, heads_ / pool_.kv_heads) : 1;
     const int queries = std::clamp(24 / group, 1, kQueries);
     for (int s = 0; s < step_.sequences; ++s) {
       const Sequence& sequence = step_.sequence[s];
       for (int i = 0; i < sequence.count; ++i) sequence_of_[sequence.first + i] = s;
+      const bool decodes = sequence.count == 1 && heads_ <= kMaxVectors;
+      if (const int last = parts_of(sequence); decodes && last > longest) {
+        for (int part = 0; part < last; part += longest) {
+          pieces_.push_back({s, 0, pool_.kv_heads, 0, 1, part, std::min(part + longest, last), partials + part});
+        }
+        cuts_.push_back({sequence.first, partials, last});
+        partials += last;
+        continue;
+      }
+      const int together = decodes && step_.sequences >= 2 * team_.threads() ? pool_.kv_heads : 1;
       for (int begin = 0; begin < sequence.count; begin += queries) {
-        const int end = std::min(begin + queries, sequence.count);
-        const bool whole = sequence.count == 1 && step_.sequences >= 2 * team_.threads() && heads_ <= kMaxVectors;
-        for (int head = 0; head < pool_.kv_heads; head += whole ? pool_.kv_heads : 1) {
-          pieces_.push_back({s, head, whole ? pool_.kv_heads : head + 1, begin, end});
+        for (int head = 0; head < pool_.kv_heads; head += together) {
+          pieces_.push_back({s, head, head + together, begin, std::min(begin + queries, sequence.count)});
         }
       }
     }
+    partials_.heads = heads_;
+    partials_.dim = pool_.dim;
+    if (const size_t needed = partials * partials_.floats(); needed > partial_floats_) {
+      partial_memory_.reset(floats(needed));
+      partial_floats_ = needed;
+    }
+    partials_.data = partial_memory_.get();
     for (auto& scratch : scratch_) {
       if (scratch.memory) continue;
       const size_t vectors = size_t(queries) * group, dim = pool_.dim;
-      scratch.memory.reset(floats(kTile * dim + vectors * (kSplit + dim) + std::max<size_t>(vectors, heads_) * dim));
-      float* at = scratch.memory.get();
-      scratch.attention = {at, at + kTile * dim, at + kTile * dim + vectors * kSplit, at + kTile * dim + vectors * (kSplit + dim)};
+      scratch.memory.reset(floats(kTile * dim + vectors * (kPart + dim) + std::max<size_t>(vectors, heads_) * dim));
+      float* tile = scratch.memory.get();
+      float* scores = tile + kTile * dim;
+      float* part = scores + vectors * kPart;
+      scratch.attention = {tile, scores, part, part + vectors * dim};
     }
   }
+
+  static int parts_of(const Sequence& sequence) { return (sequence.position + sequence.count + kPart - 1) / kPart; }
 
   void execute_all(int first, int last, int rows) {
     first_ = first;
@@ -218,6 +249,7 @@ class Program {
       const int share = std::max(1, rows / (4 * team_.threads()));
       const bool attends = op.kind == int32_t(Kind::kAttention);
       shares_[2 * i].open(attends ? static_cast<int>(pieces_.size()) : rows, attends ? 1 : share);
+      if (attends) shares_[2 * i + 1].open(static_cast<int>(cuts_.size()), 1);
       if (op.kind == int32_t(Kind::kLinear)) shares_[2 * i + 1].open(blocks_of(rows) * chunks_of(op), 1);
     }
     team_.run([](void* self, int thread) { static_cast<Program*>(self)->execute(thread); }, this);
@@ -238,7 +270,12 @@ class Program {
         case Kind::kNorm: each(share, [&](int row) { norm(op, row); }); break;
         case Kind::kSelect: each(share, [&](int row) { select(op, row); }); break;
         case Kind::kGreedy: each(share, [&](int row) { greedy(op, row); }); break;
-        case Kind::kAttention: attention(op, share, scratch_[thread].attention); break;
+        case Kind::kAttention:
+          attention(op, share, scratch_[thread].attention);
+          if (cuts_.empty()) break;
+          team_.barrier();
+          each(shares_[2 * i + 1], [&](int cut) { merge(op, cuts_[cut]); });
+          break;
         case Kind::kLinear:
           if (prepares(op) && rows_ <= kOwn) {
             for (int row = 0; row < rows_; ++row) prepare(op, row, own_[thread]);
@@ -428,8 +465,12 @@ class Program {
     while (share.take(begin, end)) {
       const Piece& piece = pieces_[begin];
       attend(what, pool_, step_.sequence[piece.sequence], piece, registers_[op.source].get(), widths_[op.source],
-             registers_[op.target].get(), widths_[op.target], scratch);
+             registers_[op.target].get(), widths_[op.target], partials_, scratch);
     }
+  }
+
+  void merge(const Operation& op, const Cut& cut) const {
+    merge_partials(partials_, cut.partial, cut.parts, row(op.target, cut.token));
   }
 
   struct Scratch {
@@ -448,6 +489,10 @@ class Program {
   std::vector<Shares> shares_;
   std::vector<int32_t> sequence_of_;
   std::vector<Piece> pieces_;
+  std::vector<Cut> cuts_;
+  Partials partials_;
+  Buffer partial_memory_;
+  size_t partial_floats_ = 0;
   std::vector<Scratch> scratch_;
   Step step_{};
   Pool pool_;
