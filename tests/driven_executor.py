@@ -11,6 +11,7 @@ from tiny_models import CONFIGS, make_tiny, make_tiny_llama
 from torch import Tensor
 
 from dataplane.contracts.catalog import EngineSettings
+from dataplane.contracts.parallel import Place
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.runner import Row
 from dataplane.model import loader
@@ -28,7 +29,13 @@ Chunks = dict[str, Sequence[int]]
 """The next tokens of some sequences, by name: a step."""
 
 
-def uneven_model(family: str, folder: Path, precision: str = "fp32", **fields: int) -> LoadedModel:
+def uneven_model(
+    family: str,
+    folder: Path,
+    precision: str = "fp32",
+    place: Place = Place(),  # noqa: B008 - it is frozen
+    **fields: int,
+) -> LoadedModel:
     """A tiny random model of ``family`` whose widths fill up neither lanes, nor groups, nor powers of two."""
     odd = {"intermediate_size": 50, "head_dim": 24, **fields}
     if family == "llama":
@@ -37,7 +44,7 @@ def uneven_model(family: str, folder: Path, precision: str = "fp32", **fields: i
         made = make_tiny(folder / "model", family, n_embd=72, n_inner=50, n_head=3)
     else:
         made = make_tiny(folder / "model", family, num_attention_heads=6, **odd)
-    return loader.load(made, folder / "runtime", EngineSettings(dtype=precision), lambda *figures: None)
+    return loader.load(made, folder / "runtime", EngineSettings(dtype=precision), lambda *figures: None, place=place)
 
 
 def random_tokens(count: int, seed: int, vocab: int = 320) -> list[int]:

@@ -111,6 +111,10 @@ class Recording(Protocol):
         """Do it again, with what lies in its buffers now; ``result`` changes in place."""
 
 
+Recorder = Callable[[Callable[[], Decoded]], Recording]
+"""Records work, doing it once or more."""
+
+
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
     """A :class:`Recording` on a GPU."""
@@ -126,7 +130,8 @@ class CudaGraph:
 class CudaRecorder:
     """Records work that launches kernels on the current GPU, and neither waits for it nor reads from it.
 
-    Its graphs share their memory: what one leaves behind is good until another is replayed.
+    Its graphs share memory, which goes with the last of them, and the recorder is of no use any more. What one leaves
+    behind is good until another is replayed.
     """
 
     def __init__(self) -> None:
@@ -153,7 +158,7 @@ class GraphedExecutor:
         pool: that steps will be computed on. One that was given back and taken anew lies elsewhere: the first step
             afterwards records everything again.
         context_tokens: no row has more context than this.
-        record: makes a recording.
+        make_recorder: called each time that all buckets are recorded.
     """
 
     def __init__(
@@ -161,9 +166,9 @@ class GraphedExecutor:
         executor: TritonExecutor,
         pool: KvPool,
         context_tokens: int,
-        record: Callable[[Callable[[], Decoded]], Recording],
+        make_recorder: Callable[[], Recorder],
     ) -> None:
-        self._executor, self._record = executor, record
+        self._executor, self._make_recorder = executor, make_recorder
         self._rows = DecodeRows(context_tokens, pool.block_size, executor.device)
         self._recordings: dict[int, Recording] = {}
         self._replayed: Decoded | None = None
@@ -215,8 +220,9 @@ class GraphedExecutor:
         self._replayed = None
         self._recordings.clear()
         self._rows.fill(None, BUCKETS[-1])
+        record = self._make_recorder()
         for bucket in reversed(BUCKETS):
-            self._recordings[bucket] = self._record(partial(self._decode, bucket, pool))
+            self._recordings[bucket] = record(partial(self._decode, bucket, pool))
         compile_draws(self._recordings[BUCKETS[0]].result.values)
         self._recorded_at = _addresses(pool)
 

@@ -93,6 +93,6 @@ def make_gpu_executor(
         if all_reduce is not None:
             return triton_executor.TritonExecutor(program, there, CUDA, all_reduce=all_reduce)
         executor = triton_executor.TritonExecutor(program, there, CUDA)
-        return decode_graphs.GraphedExecutor(executor, pool, context_tokens, decode_graphs.CudaRecorder())
+        return decode_graphs.GraphedExecutor(executor, pool, context_tokens, decode_graphs.CudaRecorder)
     except torch.OutOfMemoryError as error:
         raise MemoryError("the GPU's memory does not hold the weights and a step beside the KV pool") from error

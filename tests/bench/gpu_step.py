@@ -42,7 +42,7 @@ class DecodeSteps:
         self._pool = KvPool(program, most_rows * self._blocks, BLOCK_SIZE, "bf16", "cuda")
         self._pool.data.normal_()
         executor = TritonExecutor(program, self._weights, "cuda")
-        graphed = GraphedExecutor(executor, self._pool, CONFIG.context_tokens, self._record)
+        graphed = GraphedExecutor(executor, self._pool, CONFIG.context_tokens, lambda: self._record)
         self.runner = ModelRunner(CONFIG, graphed, self._pool, CONFIG.context_tokens)
         self._order = np.random.default_rng(0).permutation(most_rows * self._blocks)
 

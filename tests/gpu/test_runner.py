@@ -22,7 +22,7 @@ from dataplane.model.triton_executor import TritonExecutor
 
 def on_gpu(model: LoadedModel, kv_dtype: str) -> Drive:
     drive = Drive(executor(model), model.program, kv_dtype, "cuda")
-    drive.executor = GraphedExecutor(drive.executor, drive.pool, CONTEXT, CudaRecorder())
+    drive.executor = GraphedExecutor(drive.executor, drive.pool, CONTEXT, CudaRecorder)
     return drive
 
 

@@ -62,7 +62,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 def graphed(model: LoadedModel, pool: KvPool, recorder: Recorder) -> GraphedExecutor:
     executor = TritonExecutor(model.program, on_device(model.program, model.weights, "cpu"), "cpu")
-    return GraphedExecutor(executor, pool, CONTEXT, recorder)
+    return GraphedExecutor(executor, pool, CONTEXT, lambda: recorder)
 
 
 def prompts(rows: int) -> dict[str, list[int]]:

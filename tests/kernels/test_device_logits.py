@@ -59,7 +59,7 @@ def test_logits_that_are_not_finite_have_no_likeliest_token() -> None:
 
 @pytest.mark.parametrize("ask", [{"temperature": 0.0}, {"temperature": 0.9, "seed": 3}, {"prompt": True}])
 def test_a_runner_answers_as_with_plain_torch(ask: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> None:
-    model = uneven_model("llama", tmp_path_factory.mktemp("llama"))
+    model = uneven_model("llama", tmp_path_factory.mktemp("llama"), num_layers=1)
     prompt = random_tokens(5, 1)
     scored = tuple(prompt[1:]) if ask.pop("prompt", False) else ()
     sampling = SamplingParams(**{"max_tokens": 9, "temperature": 0.0, "logprobs": 1 if scored else None, **ask})

@@ -43,7 +43,7 @@ class Tuning:
     @classmethod
     def of(cls, head_dim: int, pool: torch.dtype) -> "Tuning":
         """Return what fits the shared memory of sm_80: 163 KiB for the stages of keys and values."""
-        return cls(kv_tile=32 if head_dim > 128 or pool == torch.float32 else 64)
+        return cls(kv_tile=64 >> (head_dim > 128) + (pool == torch.float32))
 
 
 @dataclass(frozen=True, slots=True)
