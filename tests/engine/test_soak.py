@@ -6,10 +6,10 @@ import tracemalloc
 from collections.abc import Sequence
 
 import pytest
+import soak_requests
 
 from dataplane.contracts.catalog import Share
-from dataplane.contracts.generation import FinishReason, Submit
-from dataplane.contracts.sampling import SamplingParams
+from dataplane.contracts.generation import FinishReason
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.intake import Refusal
@@ -17,7 +17,7 @@ from dataplane.engine.runner import Row, RowFailure, RowResult
 from dataplane.engine.sequence import Sequence as EngineSequence
 
 WARM_UP, REQUESTS = 2_000, 10_000
-VOCABULARY, EOS = 100, 0
+EOS = 0
 SHARE_SETS = (
     {"alpha": Share(guarantee_tokens=4_000, weight=2), "beta": Share(cap_tokens=2_000), "gamma": Share()},
     {"alpha": Share(guarantee_tokens=2_000), "beta": Share(guarantee_tokens=1_000, cap_tokens=4_000, weight=3)},
@@ -40,7 +40,7 @@ class RandomRunner:
             return RowFailure("not numbers")
         if not row.sample:
             return None
-        token_id = self.draw.randrange(VOCABULARY)
+        token_id = self.draw.randrange(soak_requests.VOCABULARY)
         return 50 if token_id in row.ban_token_ids else token_id
 
 
@@ -50,7 +50,12 @@ class Soak:
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.config = EngineConfig(
-            num_blocks=2_000, max_num_seqs=192, step_token_budget=512, max_model_len=700, queue_limit_per_tenant=150
+            num_blocks=2_000,
+            max_num_seqs=192,
+            step_token_budget=512,
+            max_model_len=700,
+            queue_limit_per_tenant=150,
+            watermark_fraction=0.03,  # less than by default: what runs is preempted more often
         )
         self.now_s = 0.0
         self.engine = Engine(
@@ -67,20 +72,8 @@ class Soak:
         self.ends = dict.fromkeys(["refused", "aborted", FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR], 0)
 
     def submit(self) -> None:
-        draw = self.draw
         self.drawn += 1
-        tenant_id = draw.choice(["alpha", "beta", "gamma", f"stranger {self.drawn // 50}"])
-        common = [draw.randrange(5)] * draw.choice([0, 0, 40, 200])
-        prompt = common + [draw.randrange(VOCABULARY) for _ in range(draw.randint(1, draw.choice([8, 60, 300])))]
-        max_tokens = draw.randint(1, draw.choice([4, 40, 120]))
-        sampling = SamplingParams(
-            max_tokens=max_tokens,
-            min_tokens=draw.randint(0, max_tokens) if draw.random() < 0.3 else 0,
-            ignore_eos=draw.random() < 0.5,
-            stop_token_ids=tuple(draw.sample(range(VOCABULARY), draw.choice([0, 0, 3]))),
-            repetition_penalty=draw.choice([1.0, 1.0, 1.2]),
-        )
-        request = Submit(f"r{self.drawn}", tenant_id, prompt, sampling, n=draw.choice([1, 1, 1, 3]))
+        request = soak_requests.drawn(self.draw, self.drawn)
         try:
             self.engine.submit(request)
         except Refusal:
