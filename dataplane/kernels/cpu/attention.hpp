@@ -17,11 +17,10 @@
 
 namespace pagoda {
 
-inline constexpr int kPart = 256;    // positions of a part
-inline constexpr int kTile = 64;      // positions widened to fp32 at a time: keys of 64 take half of L1
-inline constexpr int kQueries = 8;    // queries of a prompt that are computed together
+inline constexpr int kPart = 64;         // positions of a part: as fp32, keys of 64 take half of L1
+inline constexpr int kQueries = 8;       // queries of a prompt that are computed together
+inline constexpr int kMaxGroup = 64;     // query heads of one KV head
 inline constexpr int kMaxVectors = 512;  // of a piece: queries times heads
-inline constexpr int kMaxGroup = 64;  // query heads of one KV head
 inline constexpr int kMaxDim = 1024;
 
 enum class KvType : int32_t { kFp32 = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3 };
@@ -199,7 +198,7 @@ inline void weigh_all(const float* const* weights, const float* values, int coun
 
 // What one thread needs to attend; made once, as large as the program's attention asks for.
 struct AttentionScratch {
-  float* tile;     // [kTile, dim], 32-byte aligned
+  float* tile;     // [kPart, dim], 32-byte aligned
   float* scores;   // [vectors, kPart]
   float* part;     // [vectors, dim]
   float* running;  // [vectors, dim]
@@ -235,6 +234,55 @@ struct Partials {
   float* values(int at, int head) const { return most(at) + 2 * heads + size_t(head) * dim; }
 };
 
+namespace detail {
+
+// Turns scores [count] of one vector into weights, in place: exponentials relative to the greatest of those it sees, which
+// are [low, high). Behind the last, up to a multiple of 8, is room.
+inline void softmax(const Attention& op, float* scores, int low, int high, int count, float& most, float& total) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i least = _mm256_set1_epi32(low - 1), bound = _mm256_set1_epi32(high);
+  const __m256 nothing = _mm256_set1_ps(-INFINITY);
+  __m256 greatest = nothing;
+  for (int t = 0; t < count; t += 8) {
+    __m256 s = _mm256_loadu_ps(scores + t);
+    if (op.softcap > 0) {
+      s = _mm256_mul_ps(tanh8(_mm256_div_ps(s, _mm256_set1_ps(op.softcap))), _mm256_set1_ps(op.softcap));
+    }
+    const __m256i place = _mm256_add_epi32(lanes, _mm256_set1_epi32(t));
+    const __m256i seen = _mm256_and_si256(_mm256_cmpgt_epi32(place, least), _mm256_cmpgt_epi32(bound, place));
+    s = _mm256_blendv_ps(nothing, s, _mm256_castsi256_ps(seen));
+    _mm256_storeu_ps(scores + t, s);
+    greatest = _mm256_max_ps(greatest, s);
+  }
+  most = max8(greatest);
+  total = 0;
+  if (low >= high) {
+    std::fill_n(scores, count, 0.0f);
+    return;
+  }
+  const __m256 top = _mm256_set1_ps(most);
+  __m256 sum = _mm256_setzero_ps();
+  for (int t = 0; t < count; t += 8) {
+    const __m256 weight = exp8(_mm256_sub_ps(_mm256_loadu_ps(scores + t), top));
+    _mm256_storeu_ps(scores + t, weight);
+    sum = _mm256_add_ps(sum, weight);
+  }
+  total = sum8(sum);
+}
+
+// Calls one.operator()<R>(first) for runs of R vectors: as many as the registers hold, and all alike.
+template <class One>
+inline void for_runs(int vectors, One one) {
+  for (int v = 0, run = 0; v < vectors; v += run) {
+    run = run_of(vectors - v, 3);
+    if (run == 3) one.template operator()<3>(v);
+    if (run == 2) one.template operator()<2>(v);
+    if (run == 1) one.template operator()<1>(v);
+  }
+}
+
+}  // namespace detail
+
 // Attends with a piece's vectors of one KV head (query, head of its group) to part `number` of the context.
 // most [vectors], total [vectors]: the greatest score and the sum of the exponentials relative to it; part: the
 // weighted values. A vector that sees nothing of the part has total 0.
@@ -253,75 +301,32 @@ inline void attend_part(const Attention& op, const Pool& pool, const Sequence& s
     high[v] = std::min(until, sequence.position + q + 1);
     low[v] = op.window > 0 ? std::max(from, sequence.position + q + 1 - op.window) : from;
   }
-  const int seen_from = std::max(from, low[0]) / 4 * 4;  // windows only move on: nobody sees what is before the first's
+  const int begin = std::max(from, low[0]) / 8 * 8;  // windows only move on: nobody sees what is before the first's
+  const int count = std::max(0, until - begin);
   const detail::Context context{pool, sequence, op.layer, head};
-  for (int begin = seen_from; begin < until; begin += kTile) {
-    const int count = std::min(kTile, until - begin);
-    if (head == piece.first_head && piece.last_head > head + 1) context.touch(begin, count);
-    context.widen(begin, count, 0, scratch.tile);
-    for (int v = 0, run = 0; v < vectors; v += run) {
-      run = detail::run_of(vectors - v, 3);
-      float* to[3];
-      for (int t = 0; t < count; t += 4) {
-        for (int r = 0; r < run; ++r) to[r] = scratch.scores + (v + r) * kPart + (begin + t - from);
-        const float* keys = scratch.tile + t * dim;
-        if (run == 3) detail::score_four<3>(query + v, keys, dim, op.scale, to);
-        if (run == 2) detail::score_four<2>(query + v, keys, dim, op.scale, to);
-        if (run == 1) detail::score_four<1>(query + v, keys, dim, op.scale, to);
-      }
+  if (head == piece.first_head && piece.last_head > head + 1) context.touch(begin, count);
+  context.widen(begin, count, 0, scratch.tile);
+  detail::for_runs(vectors, [&]<int R>(int v) {
+    float* to[R];
+    for (int t = 0; t < count; t += 4) {
+      for (int r = 0; r < R; ++r) to[r] = scratch.scores + (v + r) * kPart + t;
+      detail::score_four<R>(query + v, scratch.tile + t * dim, dim, op.scale, to);
     }
-  }
-  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const int first8 = (seen_from - from) / 8 * 8, end8 = (until - from + 7) / 8 * 8;
+  });
   for (int v = 0; v < vectors; ++v) {
-    float* scores = scratch.scores + v * kPart;
-    const __m256i least = _mm256_set1_epi32(low[v] - from - 1), bound = _mm256_set1_epi32(high[v] - from);
-    const __m256 nothing = _mm256_set1_ps(-INFINITY);
-    __m256 greatest = nothing;
-    for (int t = first8; t < end8; t += 8) {
-      __m256 s = _mm256_loadu_ps(scores + t);
-      if (op.softcap > 0) {
-        s = _mm256_mul_ps(tanh8(_mm256_div_ps(s, _mm256_set1_ps(op.softcap))), _mm256_set1_ps(op.softcap));
-      }
-      const __m256i place = _mm256_add_epi32(lanes, _mm256_set1_epi32(t));
-      const __m256i seen = _mm256_and_si256(_mm256_cmpgt_epi32(place, least), _mm256_cmpgt_epi32(bound, place));
-      s = _mm256_blendv_ps(nothing, s, _mm256_castsi256_ps(seen));
-      _mm256_storeu_ps(scores + t, s);
-      greatest = _mm256_max_ps(greatest, s);
-    }
-    most[v] = max8(greatest);
-    total[v] = 0;
-    float* part = scratch.part + v * dim;
-    std::memset(part, 0, sizeof(float) * dim);
-    if (low[v] >= high[v]) {
-      for (int t = first8; t < end8; ++t) scores[t] = 0;
-      continue;
-    }
-    const __m256 top = _mm256_set1_ps(most[v]);
-    __m256 sum = _mm256_setzero_ps();
-    for (int t = first8; t < end8; t += 8) {
-      const __m256 weight = exp8(_mm256_sub_ps(_mm256_loadu_ps(scores + t), top));
-      _mm256_storeu_ps(scores + t, weight);
-      sum = _mm256_add_ps(sum, weight);
-    }
-    total[v] = sum8(sum);
+    detail::softmax(op, scratch.scores + v * kPart, low[v] - begin, high[v] - begin, count, most[v], total[v]);
   }
-  for (int begin = seen_from; begin < until; begin += kTile) {
-    const int count = std::min(kTile, until - begin);
-    context.widen(begin, count, 1, scratch.tile);
-    for (int v = 0, run = 0; v < vectors; v += run) {
-      run = detail::run_of(vectors - v, 3);
-      const float* weights[3];
-      float* to[3];
-      for (int r = 0; r < run; ++r) {
-        weights[r] = scratch.scores + (v + r) * kPart + (begin - from);
-        to[r] = scratch.part + (v + r) * dim;
-      }
-      if (run == 3) detail::weigh_all<3>(weights, scratch.tile, count, dim, to);
-      if (run == 2) detail::weigh_all<2>(weights, scratch.tile, count, dim, to);
-      if (run == 1) detail::weigh_all<1>(weights, scratch.tile, count, dim, to);
+  std::memset(scratch.part, 0, sizeof(float) * vectors * dim);
+  context.widen(begin, count, 1, scratch.tile);
+  detail::for_runs(vectors, [&]<int R>(int v) {
+    const float* weights[R];
+    float* to[R];
+    for (int r = 0; r < R; ++r) {
+      weights[r] = scratch.scores + (v + r) * kPart;
+      to[r] = scratch.part + (v + r) * dim;
     }
-  }
+    detail::weigh_all<R>(weights, scratch.tile, count, dim, to);
+  });
 }
 
 // Merges one part into what runs: (most, total, values) += (part_most, part_total, part).

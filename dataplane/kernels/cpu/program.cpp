@@ -230,9 +230,9 @@ class Program {
     for (auto& scratch : scratch_) {
       if (scratch.memory) continue;
       const size_t vectors = size_t(queries) * group, dim = pool_.dim;
-      scratch.memory.reset(floats(kTile * dim + vectors * (kPart + dim) + std::max<size_t>(vectors, heads_) * dim));
+      scratch.memory.reset(floats(kPart * dim + vectors * (kPart + dim) + std::max<size_t>(vectors, heads_) * dim));
       float* tile = scratch.memory.get();
-      float* scores = tile + kTile * dim;
+      float* scores = tile + kPart * dim;
       float* part = scores + vectors * kPart;
       scratch.attention = {tile, scores, part, part + vectors * dim};
     }
