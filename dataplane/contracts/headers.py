@@ -15,7 +15,7 @@ METER = "x-pagoda-meter"
 Two more fields may follow, each after a space: ``p=<prompt tokens>`` and ``c=<cached tokens>``. With them the gateway
 settles the token limit by the replica's count even where the caller asked for no usage."""
 QUEUE_WAIT_S = "x-pagoda-queue-wait-s"
-"""Seconds that a request may wait for its first token in a replica. A gateway takes it from callers too, and always says
+"""Seconds that a request may wait for its first token in a replica. A gateway takes it from callers, and always tells
 one to the replica."""
 
 INTERNAL = frozenset({TENANT, KEY, REQUEST_ID, ATTEMPT, DEPLOYMENT, VERSION, ARM, FORCED, METER, QUEUE_WAIT_S})
