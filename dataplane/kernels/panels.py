@@ -4,8 +4,8 @@
 
     fp32, fp16, bf16   [panels][inputs][16]
     int8               [panels][groups of 64 inputs]: 16 scales fp16, then codes [32][16 channels][2 inputs] int8
-    int4               [panels][groups of 32 inputs]: 16 scales fp16, 16 minimums fp16, then [8][16 channels x 2 inputs]
-                       bytes, whose low nibbles are inputs 0 and 1 of four, the high ones inputs 2 and 3
+    int4               [panels][groups of 32 inputs]: 16 scales fp16, 16 minimums fp16, then [8][8 channels][4 inputs]
+                       bytes, whose low nibbles are of channels 0 to 7, the high ones of 8 to 15
 
 int8 is symmetric: value = scale x code. int4 is not: value = minimum + scale x code, code 0 to 15. Inputs and outputs
 are filled up with zeros to whole groups and panels. A packed matrix is bytes, but for fp32, fp16 and bf16, which keep
@@ -95,8 +95,8 @@ def take_apart(packed: Tensor, precision: str) -> tuple[Tensor, ...]:
     if precision == "int8":
         codes = codes.reshape(panels, groups, group // 2, PANEL, 2).permute(0, 1, 3, 2, 4)
     else:
-        both = codes.reshape(panels, groups, group // 4, PANEL, 2)
-        codes = torch.stack((both & 15, both >> 4), dim=-2).permute(0, 1, 3, 2, 4, 5)
+        both = codes.reshape(panels, groups, group // 4, PANEL // 2, 4)
+        codes = torch.stack((both & 15, both >> 4), dim=2).transpose(3, 4)
     halves = packed[..., : headers * _HEADER_BYTES].contiguous().view(torch.float16)
     halves = halves.view(panels, groups, headers, PANEL)
     return (
@@ -155,8 +155,8 @@ def _arranged(codes: Tensor, precision: str) -> Tensor:
     panels, groups, _, group = codes.shape
     if precision == "int8":
         return codes.view(panels, groups, PANEL, group // 2, 2).permute(0, 1, 3, 2, 4).reshape(panels, groups, -1)
-    quads = codes.view(panels, groups, PANEL, group // 4, 2, 2).permute(0, 1, 3, 4, 2, 5)
-    return (quads[:, :, :, 0] | quads[:, :, :, 1] << 4).reshape(panels, groups, -1)
+    halves = codes.view(panels, groups, 2, PANEL // 2, group // 4, 4).transpose(3, 4)
+    return (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(panels, groups, -1)
 
 
 def _filled(tensor: Tensor, rows: int) -> Tensor:

@@ -3,10 +3,11 @@
 //   fp32, fp16, bf16   panel: [inputs][16]; products in fp32.
 //   int8, int4         panel: groups of inputs, each [16 scales fp16][16 minimums fp16 (int4 only)][codes].
 //     codes of int8    [inputs of the group / 2][16 channels][2 inputs], signed; value = scale * code.
-//     codes of int4    [inputs of the group / 4][32 bytes]: the low nibbles are those of inputs 0 and 1, the high ones
-//                      those of 2 and 3, each as [16 channels][2 inputs]; value = minimum + scale * code, code 0..15.
-//     Activations become int16 with a scale for each row and group. A product of int16 pairs accumulates exactly in
-//     int32 (VPMADDWD), twice as many a cycle as fp32 FMA, and 15 bits of activation cost no quality.
+//     codes of int4    [inputs of the group / 4][8 channels][4 inputs] bytes: low nibbles are of channels 0 to 7, high ones
+//                      of 8 to 15; value = minimum + scale * code, code 0..15.
+//     Activations become codes too, with a scale for each row and group. For int8 they are int16: pairs of products add up
+//     exactly in int32 (VPMADDWD), twice as many a cycle as fp32 FMA, and 15 bits cost no quality. For int4 they are int8:
+//     twice as many again (VPMADDUBSW), and exact as well, since 32 products of 4 and 7 bits add up in int16.
 //
 // A panel's channels come one after the other in memory, so a decode step reads each weight once, in order.
 #pragma once
@@ -50,21 +51,27 @@ inline size_t panel_bytes(WeightType type, int inputs) {
   }
 }
 
-// Rows as a linear layer reads them: fp32, or int16 codes with a scale for each group and the sum of each group.
+// Bytes of the codes of a row's group.
+inline constexpr size_t code_bytes(WeightType type) { return type == WeightType::kInt8 ? 128 : 32; }
+
+// Rows as a linear layer reads them: fp32, or codes with a scale for each group and the sum of each group.
 struct Inputs {
   const float* rows = nullptr;  // [n, stride]
   size_t stride = 0;
-  const int16_t* codes = nullptr;  // [n, padded]
+  const uint8_t* codes = nullptr;  // [n, groups, code_bytes]
   const float* scales = nullptr;   // [n, groups]
   const float* sums = nullptr;     // [n, groups]
-  int padded = 0;
   int groups = 0;
 };
 
 // Writes one row's codes, scales and sums. `row` has `width` values; the last group is filled up with zeros.
-inline void quantise_row(const float* row, int width, int group, int16_t* codes, float* scales, float* sums) {
-  for (int begin = 0, g = 0; begin < width; begin += group, ++g) {
-    const int size = std::min(group, width - begin);
+template <WeightType type>
+inline void quantise_row(const float* row, int width, uint8_t* codes, float* scales, float* sums) {
+  constexpr int kGroup = group_inputs(type);
+  constexpr float kMost = type == WeightType::kInt8 ? 32767.0f : 127.0f;
+  constexpr size_t kBytes = code_bytes(type) / kGroup;
+  for (int begin = 0, g = 0; begin < width; begin += kGroup, ++g, codes += code_bytes(type)) {
+    const int size = std::min(kGroup, width - begin);
     __m256 most = _mm256_setzero_ps();
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     bool finite = true;
@@ -74,21 +81,26 @@ inline void quantise_row(const float* row, int width, int group, int16_t* codes,
       finite &= _mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_set1_ps(3.4e38f), _CMP_LE_OQ)) == 0xff;
     }
     const float greatest = max8(most);
-    const float inverse = greatest > 0 ? 32767.0f / greatest : 0.0f;
+    const float inverse = greatest > 0 ? kMost / greatest : 0.0f;
     int64_t sum = 0;
     __m256i sum8lanes = _mm256_setzero_si256();
     for (int i = 0; i < size; i += 8) {
       const __m256i code = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(row + begin + i), _mm256_set1_ps(inverse)));
       sum8lanes = _mm256_add_epi32(sum8lanes, code);
-      const __m128i packed = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + begin + i), packed);
+      const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
+      auto* to = reinterpret_cast<__m128i*>(codes + i * kBytes);
+      if constexpr (kBytes == 2) {
+        _mm_storeu_si128(to, words);
+      } else {
+        _mm_storel_epi64(to, _mm_packs_epi16(words, words));
+      }
     }
-    for (int i = size; i < group; ++i) codes[begin + i] = 0;
+    std::memset(codes + size * kBytes, 0, (kGroup - size) * kBytes);
     alignas(32) int32_t parts[8];
     _mm256_store_si256(reinterpret_cast<__m256i*>(parts), sum8lanes);
     for (const int32_t part : parts) sum += part;
     // a NaN or an infinity must reach the logits, and a code cannot carry it
-    scales[g] = finite ? greatest / 32767.0f : NAN;
+    scales[g] = finite ? greatest / kMost : NAN;
     sums[g] = scales[g] * static_cast<float>(sum);
   }
 }
@@ -190,11 +202,7 @@ inline void panels_floats(const Inputs& in, const void* panel, int panels, int i
   for (int p = 0; p < panels; ++p) panel_floats<Weights>(in, weights + p * apart, inputs, first, n, c + p * n * kPanel);
 }
 
-// How many vectors of int16 32 bytes of codes become.
-template <WeightType type>
-inline constexpr int kWidened = type == WeightType::kInt8 ? 2 : 4;
-
-// 32 bytes of codes as int16, two inputs of 16 channels after two others: what VPMADDWD takes.
+// 32 bytes of codes as two vectors, of channels 0 to 7 and 8 to 15: int8's as int16 of two inputs, int4's as bytes of four.
 template <WeightType type>
 inline void widen_codes(const uint8_t* codes, __m256i* to) {
   if constexpr (type == WeightType::kInt8) {
@@ -204,19 +212,23 @@ inline void widen_codes(const uint8_t* codes, __m256i* to) {
   } else {
     const __m256i nibble = _mm256_set1_epi8(15);
     const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
-    const __m256i low = _mm256_and_si256(both, nibble);
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
-    to[0] = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(low));
-    to[1] = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(low, 1));
-    to[2] = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(high));
-    to[3] = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(high, 1));
+    to[0] = _mm256_and_si256(both, nibble);
+    to[1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
   }
 }
 
-inline __m256i pair(const int16_t* codes) {
-  int32_t both;
-  std::memcpy(&both, codes, sizeof both);
-  return _mm256_set1_epi32(both);
+// The four bytes of a row's codes that go with 32 bytes of weights, for every channel.
+inline __m256i codes_of_step(const uint8_t* codes, int step) {
+  int32_t four;
+  std::memcpy(&four, codes + 4 * step, sizeof four);
+  return _mm256_set1_epi32(four);
+}
+
+// Adds products: int8's to int32 of a channel, int4's to two int16 of a channel.
+template <WeightType type>
+inline __m256i accumulate(__m256i sum, __m256i weights, __m256i codes) {
+  if constexpr (type == WeightType::kInt8) return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, weights));
+  return _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, codes));
 }
 
 // What stands before a group's codes. It is read as a whole before anything is stored: the compiler cannot know that
@@ -241,30 +253,36 @@ inline void add_group(const Header<type>& header, const __m256i* products, const
   const __m256 own = _mm256_broadcast_ss(scale);
   for (int i = 0; i < 2; ++i) {
     const __m256 both = _mm256_mul_ps(header.scale[i], own);
-    __m256 total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products[i]), both, _mm256_load_ps(c + 8 * i));
+    const __m256i whole =
+        type == WeightType::kInt8 ? products[i] : _mm256_madd_epi16(products[i], _mm256_set1_epi16(1));
+    __m256 total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), both, _mm256_load_ps(c + 8 * i));
     if constexpr (type == WeightType::kInt4) total = _mm256_fmadd_ps(header.minimum[i], _mm256_broadcast_ss(sum), total);
     _mm256_store_ps(c + 8 * i, total);
   }
 }
+
+// How often 32 bytes of weights make a group.
+template <WeightType type>
+inline constexpr int kSteps = int((group_bytes(type) - header_bytes(type)) / 32);
 
 // c[m][16] += scale of row and channel x (codes of the rows x codes of the group) [+ minimum x sum of the row]
 // `weights`: the group's codes, widened.
 template <int MR, WeightType type>
 inline void multiply_group(const Inputs& in, int first, int group, const uint8_t* at, const __m256i* weights,
                            float* c) {
-  constexpr int kPairs = group_inputs(type) / 2;
   __m256i sum[MR][2];
   for (auto& row : sum) row[0] = row[1] = _mm256_setzero_si256();
-  const int16_t* codes = in.codes + size_t(first) * in.padded + group * group_inputs(type);
+  const size_t stride = in.groups * code_bytes(type);
+  const uint8_t* codes = in.codes + first * stride + group * code_bytes(type);
 #pragma GCC unroll 2
-  for (int k = 0; k < kPairs; ++k) {
-    __m256i w0 = _mm256_load_si256(weights + 2 * k), w1 = _mm256_load_si256(weights + 2 * k + 1);
+  for (int step = 0; step < kSteps<type>; ++step) {
+    __m256i w0 = _mm256_load_si256(weights + 2 * step), w1 = _mm256_load_si256(weights + 2 * step + 1);
     asm("" : "+x"(w0), "+x"(w1));  // loaded once: as operands of the products they would be loaded for every row
 #pragma GCC unroll 8
     for (int m = 0; m < MR; ++m) {
-      const __m256i x = pair(codes + size_t(m) * in.padded + 2 * k);
-      sum[m][0] = _mm256_add_epi32(sum[m][0], _mm256_madd_epi16(x, w0));
-      sum[m][1] = _mm256_add_epi32(sum[m][1], _mm256_madd_epi16(x, w1));
+      const __m256i x = codes_of_step(codes + m * stride, step);
+      sum[m][0] = accumulate<type>(sum[m][0], w0, x);
+      sum[m][1] = accumulate<type>(sum[m][1], w1, x);
     }
   }
   const Header<type> header(at);
@@ -280,12 +298,12 @@ inline void multiply_group(const Inputs& in, int first, int group, const uint8_t
 // One group of one panel: c[m][16] += what its inputs add, for rows first..first+n.
 template <WeightType type>
 inline void panel_group(const Inputs& in, const uint8_t* at, int group, int first, int n, float* c) {
-  constexpr int kMost = type == WeightType::kInt8 ? 4 : 3;  // rows of a run: more would not fit the registers
+  constexpr int kMost = 4;  // rows of a run: more would not fit the registers
   const uint8_t* codes = at + header_bytes(type);
-  alignas(32) __m256i widened[group_inputs(type)];
-  for (size_t i = 0; i < (group_bytes(type) - header_bytes(type)) / 32; ++i) {
-    widen_codes<type>(codes + 32 * i, widened + kWidened<type> * i);
-    if (i % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(codes) + 32 * i + kAhead, _MM_HINT_T0);
+  alignas(32) __m256i widened[2 * kSteps<type>];
+  for (int step = 0; step < kSteps<type>; ++step) {
+    widen_codes<type>(codes + 32 * step, widened + 2 * step);
+    if (step % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(codes) + 32 * step + kAhead, _MM_HINT_T0);
   }
   for (int m = 0, run = 0; m < n; m += run) {
     run = run_of(n - m, kMost);
@@ -303,21 +321,17 @@ inline void panel_group(const Inputs& in, const uint8_t* at, int group, int firs
 // streams that the processor sees for itself.
 template <int P, WeightType type>
 inline void multiply_row(const Inputs& in, int row, int group, const uint8_t* at, size_t apart, float* c) {
-  constexpr int kPairs = kWidened<type> / 2;
   __m256i sum[P][2];
   for (auto& panel : sum) panel[0] = panel[1] = _mm256_setzero_si256();
-  const int16_t* codes = in.codes + size_t(row) * in.padded + group * group_inputs(type);
-  for (int step = 0; step < group_inputs(type) / 2 / kPairs; ++step, codes += 2 * kPairs) {
+  const uint8_t* codes = in.codes + (size_t(row) * in.groups + group) * code_bytes(type);
+  for (int step = 0; step < kSteps<type>; ++step) {
+    const __m256i x = codes_of_step(codes, step);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      __m256i w[kWidened<type>];
+      __m256i w[2];
       widen_codes<type>(at + p * apart + header_bytes(type) + 32 * step, w);
-#pragma GCC unroll 8
-      for (int k = 0; k < kPairs; ++k) {
-        const __m256i x = pair(codes + 2 * k);
-        sum[p][0] = _mm256_add_epi32(sum[p][0], _mm256_madd_epi16(x, w[2 * k]));
-        sum[p][1] = _mm256_add_epi32(sum[p][1], _mm256_madd_epi16(x, w[2 * k + 1]));
-      }
+      sum[p][0] = accumulate<type>(sum[p][0], w[0], x);
+      sum[p][1] = accumulate<type>(sum[p][1], w[1], x);
     }
   }
   const size_t of_group = size_t(row) * in.groups + group;

@@ -107,8 +107,8 @@ void read_row(WeightType type, const void* weight, int inputs, int row, float* t
       case WeightType::kInt4: {
         const uint8_t* group = panel + k / 32 * group_bytes(type);
         const auto* halves = reinterpret_cast<const uint16_t*>(group);
-        const uint8_t both = group[64 + k % 32 / 4 * 32 + channel * 2 + k % 2];
-        const int code = k % 4 < 2 ? both & 15 : both >> 4;
+        const uint8_t both = group[64 + k % 32 / 4 * 32 + channel % 8 * 4 + k % 4];
+        const int code = channel < 8 ? both & 15 : both >> 4;
         to[k] = std::fma(Fp16::load(halves[channel]), static_cast<float>(code), Fp16::load(halves[kPanel + channel]));
       }
     }
@@ -386,9 +386,20 @@ class Program {
     }
     const WeightType type = WeightType(op.weight_type);
     if (!quantised(type)) return;
-    const int group = group_inputs(type), groups = (op.inputs + group - 1) / group;
-    quantise_row(from, op.inputs, group, reinterpret_cast<int16_t*>(into.codes.get()) + size_t(at) * groups * group,
-                 into.scales.get() + size_t(at) * groups, into.sums.get() + size_t(at) * groups);
+    const int groups = groups_of(op);
+    auto* codes = reinterpret_cast<uint8_t*>(into.codes.get()) + size_t(at) * groups * code_bytes(type);
+    float* scales = into.scales.get() + size_t(at) * groups;
+    float* sums = into.sums.get() + size_t(at) * groups;
+    if (type == WeightType::kInt8) {
+      quantise_row<WeightType::kInt8>(from, op.inputs, codes, scales, sums);
+    } else {
+      quantise_row<WeightType::kInt4>(from, op.inputs, codes, scales, sums);
+    }
+  }
+
+  static int groups_of(const Operation& op) {
+    const int group = group_inputs(WeightType(op.weight_type));
+    return (op.inputs + group - 1) / group;
   }
 
   Inputs inputs(const Operation& op, const Prepared& prepared) const {
@@ -397,9 +408,8 @@ class Program {
     in.stride = op.norm != 0 ? op.inputs : widths_[op.source];
     const WeightType type = WeightType(op.weight_type);
     if (quantised(type)) {
-      in.groups = (op.inputs + group_inputs(type) - 1) / group_inputs(type);
-      in.padded = in.groups * group_inputs(type);
-      in.codes = reinterpret_cast<const int16_t*>(prepared.codes.get());
+      in.groups = groups_of(op);
+      in.codes = reinterpret_cast<const uint8_t*>(prepared.codes.get());
       in.scales = prepared.scales.get();
       in.sums = prepared.sums.get();
     }
