@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -113,7 +114,7 @@ RECIPES = {
 """By name. llama.cpp's weights are those of the same model that its own tool made of the package's."""
 
 
-class Server:
+class Server(ABC):
     """A process group that can be stopped and resumed. It ends with this process, however that ends."""
 
     def __init__(self, name: str, recipe: Recipe, model: Path, port: int, log: Path) -> None:
@@ -133,9 +134,9 @@ class Server:
         command = ["sh", "-c", 'cat; kill -s KILL -- "-$1"', "guard", str(self._process.pid)]
         self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
+    @abstractmethod
     def measure(self, workload: Workload) -> dict[str, float]:
         """Drive a workload and return its figures."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Let it do nothing until it is resumed."""
