@@ -8,9 +8,13 @@ from console_world import fill
 from django.test import Client
 from django.utils import timezone
 from django_fixtures import PASSWORD
+from rollout_pages_world import GOOD, said
+from rollout_world import World, make_world
 
 from controlplane import servers
+from controlplane.rollouts.gates import Outcome
 from controlplane.servers import Answer, GatewayAnswer
+from tenants.actor import member_actor
 
 
 @pytest.fixture
@@ -63,3 +67,21 @@ def proven(signed_in) -> Callable[[str], Client]:
         return client
 
     return sign_in
+
+
+@pytest.fixture
+def world(personas, monkeypatch) -> World:
+    """Acme's rollouts, which the judge finds good."""
+    made = make_world(personas.acme).install(monkeypatch)
+    made.judgement = said(Outcome.PASS, GOOD)
+    return made
+
+
+@pytest.fixture
+def bobs(personas) -> object:
+    return member_actor(personas.bob, "acme")
+
+
+@pytest.fixture
+def bob(signed_in) -> Client:
+    return signed_in("bob")
