@@ -4,9 +4,7 @@ import re
 
 from console_world import late
 from domain import PLATFORM
-from rollout_world import (
-    World,
-)  # fmt: skip
+from rollout_world import World
 
 from controlplane.metering import services as metering
 from controlplane.rollouts.gates import Judgement, Outcome, Summary, Verdict

@@ -2,13 +2,7 @@
 
 from console_world import page
 from rollout_pages_world import WAIVERS, here, hidden
-from rollout_world import (
-    begun,
-    path,
-    quick_plan,
-    stored,
-    walk,
-)  # fmt: skip
+from rollout_world import begun, path, quick_plan, stored, walk
 
 from tenants.actor import member_actor
 

@@ -6,9 +6,7 @@ from types import SimpleNamespace
 from console_world import page
 from domain import deploy, make_version
 from rollout_pages_world import ROWS, called, new_url, verbs
-from rollout_world import (
-    stored,
-)  # fmt: skip
+from rollout_world import stored
 
 from controlplane.rollouts import services
 from controlplane.rollouts.plan import DEFAULT_PLAN

@@ -4,15 +4,7 @@ import re
 
 from console_world import page
 from rollout_pages_world import SLOW, called, here, said, verbs
-from rollout_world import (
-    approve,
-    begun,
-    journal,
-    quick_plan,
-    step,
-    stored,
-    walk,
-)  # fmt: skip
+from rollout_world import approve, begun, journal, quick_plan, step, stored, walk
 
 from controlplane.rollouts import services
 from controlplane.rollouts.gates import Outcome, Verdict

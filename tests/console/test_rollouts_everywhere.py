@@ -4,13 +4,7 @@ import re
 
 from console_world import FRAME_QUERIES, PLATFORM_FRAME_QUERIES, num_queries, page
 from rollout_pages_world import called, here
-from rollout_world import (
-    begun,
-    change,
-    make_world,
-    stored,
-    walk,
-)  # fmt: skip
+from rollout_world import begun, change, make_world, stored, walk
 
 from controlplane.rollouts import services
 from tenants.actor import system_actor
