@@ -30,8 +30,8 @@ _CACHED = ("pagoda-fp32-cache", "pagoda-int8-cache")
 PLAN = {
     "A": (*_PRECISIONS, *_PEERS, _CONTROL),
     "B": (*_PRECISIONS, *_PEERS, _CONTROL),
-    "C": (*_PRECISIONS, "pagoda-int8-kv8", *_PEERS, "transformers-fp32", _CONTROL),
-    "D": ("pagoda-fp32", "pagoda-int8", "vllm-fp32", "llama-f16", _CONTROL),
+    "C": (*_PRECISIONS, *_PEERS, "transformers-fp32", _CONTROL),
+    "D": ("pagoda-int8", "vllm-fp32", "llama-f16", _CONTROL),
     **dict.fromkeys(workloads.TENANTS, ("pagoda-int8-tenants",)),
     **dict.fromkeys(workloads.PREFIXED, _CACHED),
     workloads.START: ("pagoda-fp32", "transformers-fp32"),

@@ -104,7 +104,6 @@ _CACHE = ("--kv-memory-mb", "1024")
 """So much that all prompts of a run fit, and that servers which wait do not fill the machine's memory."""
 RECIPES = {
     **{f"pagoda-{dtype}": _pagoda(dtype, _ALONE) for dtype in ("fp32", "fp16", "int8", "int4")},
-    "pagoda-int8-kv8": _pagoda("int8", "--kv-dtype", "int8", _ALONE),
     **{f"pagoda-{dtype}-cache": _pagoda(dtype, *_CACHE, context_tokens=2048) for dtype in ("fp32", "int8")},
     "pagoda-int8-tenants": _pagoda("int8", _ALONE, "--trust-tenant-header"),
     "vllm-fp32": _vllm(),

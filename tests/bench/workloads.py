@@ -41,7 +41,7 @@ SLOWDOWN = 4.0
 """Times longer between two calls of the trace, so that two cores can follow."""
 SHRINK = 8.0
 """Times shorter prompts and answers, for a small model's context."""
-REPLAY_S = 90.0
+REPLAY_S = 60.0
 LONGEST_PROMPT_TOKENS, LONGEST_OUTPUT_TOKENS = 768, 192
 
 _FIRST_PLAIN_TOKEN, _LAST_PLAIN_TOKEN = 1_000, 40_000
