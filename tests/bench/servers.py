@@ -76,6 +76,8 @@ def _vllm() -> Recipe:
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_CPU_OMP_THREADS_BIND": "0-1",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        # Its own watch would take the minutes in which others are measured, and it is stopped, for a hang.
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "86400",
         "HF_HUB_OFFLINE": "1",
         "PATH": f"{_VLLM}:{os.environ['PATH']}",
     }
