@@ -75,8 +75,8 @@ def separation(slow: Bins, fast: Bins) -> Separation | None:
         reach = _Z * math.sqrt(variance)
         low, high = max(0.0, auc - reach), min(1.0, auc + reach)
     else:
-        # All places are the same: no overlap, nothing but ties, or a sample of one. min(n) pairs that share no time came
-        # out alike, for which the chance is below _OUTSIDE unless at least this part of all pairs does (exact binomial).
+        # All places are the same: no overlap, nothing but ties, or a sample of one. As many pairs as share no time came out
+        # alike; the chance of that is below _OUTSIDE unless this part of all pairs does so (exact binomial).
         alike = _OUTSIDE ** (1 / min(num_slow, num_fast))
         low, high = auc * alike, 1 - (1 - auc) * alike
     fast_counts = dict(fast)

@@ -9,6 +9,7 @@ import msgspec
 
 from dataplane.contracts.catalog import EngineSettings, Share, VersionEntry
 from dataplane.contracts.generation import EngineLoad, TenantLoad
+from dataplane.contracts.probes import ProbeReport
 
 TRIAL_PREFIX = "trial_"
 """A trial runs under the deployment id that this and the version's id make; no gateway routes to it."""
@@ -223,12 +224,16 @@ class NodeReport(msgspec.Struct, frozen=True):
 
 
 class FleetReport(msgspec.Struct, frozen=True):
-    """What the fleet posts to ``/internal/replicas``. ``costs`` is keyed by deployment id."""
+    """What the fleet posts to ``/internal/replicas``. ``costs`` is keyed by deployment id.
+
+    ``probes`` are those that found more since the report that was taken last.
+    """
 
     table: ReplicaTable
     events: tuple[ReplicaEvent, ...]
     costs: dict[str, tuple[TierCost, ...]] = {}
     resources: NodeReport | None = None
+    probes: tuple[ProbeReport, ...] = ()
 
 
 class Demand(msgspec.Struct, frozen=True):
