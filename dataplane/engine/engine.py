@@ -27,7 +27,7 @@ from dataplane.engine import execution, intake
 from dataplane.engine.block_pool import BlockPool, IntegrityError
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.deadlines import Deadlines
-from dataplane.engine.fair_queue import TenantQueue
+from dataplane.engine.fair_queue import FairQueue, TenantQueue
 from dataplane.engine.intake import Refusal
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.runner import Constraint, Row, RowFailure, Runner, Scored
@@ -50,6 +50,7 @@ class Engine:
         eos_token_ids: ids that end a sequence unless it ignores them.
         clock: seconds that never go back, to time the phases of requests. Without one no time passes.
         constrain: makes the constraint of a sequence of a request with a grammar. Without one there are none.
+        queue: whose turn it is; only a simulation compares with another.
 
     Raises:
         ValueError: shares that the pool cannot keep.
@@ -66,6 +67,7 @@ class Engine:
         eos_token_ids: Iterable[int],
         clock: Callable[[], float] = float,
         constrain: Callable[[Submit], Constraint] | None = None,
+        queue: type[FairQueue] = FairQueue,
     ) -> None:
         self.config = config
         self._runner = runner
@@ -74,7 +76,7 @@ class Engine:
         self._prefix_cache = PrefixCache(
             self._pool, config.block_size, salt_secret, version_digest, enabled=config.prefix_cache
         )
-        self._scheduler = Scheduler(config, self._pool, self._prefix_cache)
+        self._scheduler = Scheduler(config, self._pool, self._prefix_cache, queue)
         self._queue = self._scheduler.queue
         self._clock = clock
         self._constrain = constrain

@@ -16,6 +16,9 @@ from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
 from dataplane.engine.timing import Cause, Time, WaitAccount
 
+Turn = tuple[float, int, str]
+"""A place in the order of tenants."""
+
 
 @dataclass(slots=True)
 class Hold:
@@ -139,10 +142,10 @@ class FairQueue:
         self._config = config
         self._passes_cap = passes_cap
         self._cached_blocks = cached_blocks
-        self._eligible = LazyHeap(_turn, _is_eligible)
-        self._unblocked = LazyHeap(_turn, _is_unblocked)
-        self._in_line = LazyHeap(_turn, _is_eligible)  # what a step takes out of it, it puts back
-        self._slotless = LazyHeap(_turn, _is_slotless)
+        self._eligible = LazyHeap(self.turn, _is_eligible)
+        self._unblocked = LazyHeap(self.turn, _is_unblocked)
+        self._in_line = LazyHeap(self.turn, _is_eligible)  # what a step takes out of it, it puts back
+        self._slotless = LazyHeap(self.turn, _is_slotless)
         self._dispatches = 0
 
     # who is there
@@ -167,6 +170,10 @@ class FairQueue:
         With all slots ``full`` only those are there who may ask for one: they have a guarantee and run nothing.
         """
         return self._slotless if full else self._in_line
+
+    def turn(self, tenant: TenantQueue, pending_units: float = 0.0) -> Turn:
+        """Return the place of ``tenant``, least first, with what the step will charge it and has not yet."""
+        return tenant.counter + pending_units / tenant.budget.weight, tenant.last_dispatch, tenant.id
 
     # requests come and go
 
@@ -326,10 +333,6 @@ class FairQueue:
         """Note the dispatch, for ties."""
         self._dispatches += 1
         tenant.last_dispatch = self._dispatches
-
-
-def _turn(tenant: TenantQueue) -> tuple[float, int, str]:
-    return tenant.counter, tenant.last_dispatch, tenant.id
 
 
 def _is_eligible(tenant: TenantQueue) -> bool:

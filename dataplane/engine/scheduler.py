@@ -21,10 +21,17 @@ class Scheduler:
         config: sizes and policy.
         pool: the blocks.
         prefix_cache: finds what is computed already.
+        queue: whose turn it is; only a simulation compares with another.
     """
 
-    def __init__(self, config: EngineConfig, pool: BlockPool, prefix_cache: PrefixCache) -> None:
-        self.queue = FairQueue(config, self._passes_cap, lambda waiting: len(prefix_cache.match(waiting)))
+    def __init__(
+        self,
+        config: EngineConfig,
+        pool: BlockPool,
+        prefix_cache: PrefixCache,
+        queue: type[FairQueue] = FairQueue,
+    ) -> None:
+        self.queue = queue(config, self._passes_cap, lambda waiting: len(prefix_cache.match(waiting)))
         self.running: dict[str, Sequence] = {}
         self.step_number = 0
         self.num_preemptions = 0
@@ -147,7 +154,7 @@ class Scheduler:
         recompute_left = step.tokens_left // 2
         limited: list[Sequence] = []
         full = self._is_full
-        turns = Turns(step, prefills, self.queue.tenants, self.queue.line(full=full), full=full)
+        turns = Turns(step, prefills, self.queue, full=full)
         while step.tokens_left > 0 and (tenant := turns.next()) is not None:
             sequence = self._next_prefill(tenant, prefills)
             if sequence is not None:

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from dataplane.engine.block_list import Block
-from dataplane.engine.fair_queue import Hold, TenantQueue
-from dataplane.engine.lazy_heap import LazyHeap
+from dataplane.engine.fair_queue import FairQueue, Hold, TenantQueue
 from dataplane.engine.sequence import Sequence
 
 MAX_HOLDS = 8
@@ -71,26 +70,18 @@ class Turns:
     Args:
         step: whose pending charges count.
         prefills: running sequences with more than one token to compute, by tenant; their tenants have a turn.
-        tenants: all tenants by id.
-        line: the eligible, in order of their counters. What is taken out of it is put back by :meth:`end`.
+        queue: says the order. What is taken out of its line is put back by :meth:`end`.
         full: all slots are taken: who runs something cannot be given another.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        prefills: dict[str, list[Sequence]],
-        tenants: dict[str, TenantQueue],
-        line: LazyHeap[TenantQueue],
-        *,
-        full: bool,
-    ) -> None:
+    def __init__(self, step: Step, prefills: dict[str, list[Sequence]], queue: FairQueue, *, full: bool) -> None:
         self._step = step
         self._prefills = prefills
-        self._line = line
+        self._queue = queue
+        self._line = queue.line(full=full)
         self._full = full
         self._taken: list[TenantQueue] = []
-        self._turns = [self._turn(tenants[tenant_id]) for tenant_id in prefills]
+        self._turns = [self._turn(queue.tenants[tenant_id]) for tenant_id in prefills]
         heapify(self._turns)
 
     def next(self) -> TenantQueue | None:
@@ -116,8 +107,7 @@ class Turns:
 
     def _may_come_next(self, tenant: TenantQueue) -> bool:
         # Pending charges only put a tenant further back, so nobody behind the line's first comes before it.
-        return not self._turns or (tenant.counter, tenant.last_dispatch, tenant.id) <= self._turns[0][:-1]
+        return not self._turns or self._queue.turn(tenant) <= self._turns[0][:-1]
 
     def _turn(self, tenant: TenantQueue) -> tuple[float, int, str, TenantQueue]:
-        pending = self._step.pending.get(tenant.id, 0.0) / tenant.budget.weight
-        return tenant.counter + pending, tenant.last_dispatch, tenant.id, tenant
+        return *self._queue.turn(tenant, self._step.pending.get(tenant.id, 0.0)), tenant
