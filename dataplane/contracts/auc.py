@@ -71,12 +71,12 @@ def separation(slow: Bins, fast: Bins) -> Separation | None:
     auc = _mean(slow_places)
     # Each time's place is the part of the other sample that it beats; DeLong's variance is that of the places.
     variance = _variance_of_mean(slow_places) + _variance_of_mean(_places(fast, slow))
-    if variance:
+    if variance and min(num_slow, num_fast) > 1:
         reach = _Z * math.sqrt(variance)
         low, high = max(0.0, auc - reach), min(1.0, auc + reach)
     else:
-        # All places are the same: no overlap, nothing but ties, or a sample of one. As many pairs as share no time came out
-        # alike; the chance of that is below _OUTSIDE unless this part of all pairs does so (exact binomial).
+        # All places are the same: no overlap, nothing but ties, or a sample of one. As many pairs as share no time came
+        # out alike, which has a chance below _OUTSIDE unless this part of all pairs does so (exact binomial).
         alike = _OUTSIDE ** (1 / min(num_slow, num_fast))
         low, high = auc * alike, 1 - (1 - auc) * alike
     fast_counts = dict(fast)
