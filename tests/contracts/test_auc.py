@@ -78,7 +78,7 @@ def test_without_overlap_the_bounds_are_the_exact_ones_of_pairs(slow: int, fast:
     assert many.high - many.low < 0.003 < few.high - few.low
 
 
-.mark.parametrize("time", [0, 2, 9])
+@pytest.mark.parametrize("time", [0, 2, 9])
 def test_one_time_says_next_to_nothing(time: int) -> None:
     found = separation(((time, 1),), ((1, 1000), (3, 1000)))
     assert found is not None
