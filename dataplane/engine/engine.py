@@ -67,7 +67,7 @@ class Engine:
         eos_token_ids: Iterable[int],
         clock: Callable[[], float] = float,
         constrain: Callable[[Submit], Constraint] | None = None,
-        queue: type[FairQueue] = FairQueue,
+        queue: Callable[..., FairQueue] = FairQueue,
     ) -> None:
         self.config = config
         self._runner = runner

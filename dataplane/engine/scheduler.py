@@ -5,6 +5,8 @@ admissions together, least served tenant first. With work pending a step always 
 engine has refused with a reason; nothing here can stall.
 """
 
+from collections.abc import Callable
+
 from dataplane.engine.block_pool import BlockPool
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import FairQueue, TenantQueue
@@ -29,7 +31,7 @@ class Scheduler:
         config: EngineConfig,
         pool: BlockPool,
         prefix_cache: PrefixCache,
-        queue: type[FairQueue] = FairQueue,
+        queue: Callable[..., FairQueue] = FairQueue,
     ) -> None:
         self.queue = queue(config, self._passes_cap, lambda waiting: len(prefix_cache.match(waiting)))
         self.running: dict[str, Sequence] = {}
