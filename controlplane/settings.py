@@ -110,6 +110,7 @@ INSTALLED_APPS = [
     "controlplane.rollouts",
     "controlplane.registry",
     "controlplane.deployments",
+    "controlplane.isolation",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -224,6 +225,7 @@ CELERY_BEAT_SCHEDULE = {"jobs-clock": {"task": "jobs.clock", "schedule": 1.0, "o
 
 JOB_HANDLERS: dict[str, str] = {
     "audit.verify": "controlplane.jobs.chains.verify",
+    "isolation.prune": "controlplane.isolation.jobs.prune",
     "jobs.prune": "controlplane.jobs.prune.prune",
     "metering.roll_up": "controlplane.metering.jobs.roll_up",
     "metering.settle_abandoned": "controlplane.metering.jobs.settle_abandoned",
@@ -236,6 +238,7 @@ JOB_HANDLERS: dict[str, str] = {
 """The closed set of job kinds: kind to the dotted path of its handler (controlplane.jobs.run.Handler)."""
 JOB_TICKS: dict[str, int] = {
     "audit.verify": 3600,
+    "isolation.prune": 3600,
     "jobs.prune": 3600,
     "metering.roll_up": 5,
     "metering.settle_abandoned": 10,

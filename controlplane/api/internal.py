@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.views.decorators.csrf import csrf_exempt
 
 from controlplane.deployments import catalog, fleet
+from controlplane.isolation import services as isolation
 from controlplane.metering import services as metering
 from dataplane.contracts.internal_calls import is_internal
 from dataplane.contracts.replica import FleetReport
@@ -73,8 +74,10 @@ def post_usage(request: HttpRequest) -> HttpResponse:
 
 @_internal("POST")
 def post_replicas(request: HttpRequest) -> HttpResponse:
-    """Take in what a fleet reports."""
-    fleet.report_replicas(actor=system_actor("internal"), report=_decoded(request, FleetReport))
+    """Take in what a fleet reports: all of it, or the fleet tells it again."""
+    report = _decoded(request, FleetReport)
+    fleet.report_replicas(actor=system_actor("internal"), report=report)
+    isolation.ingest(actor=system_actor("internal"), report=report)
     return HttpResponse(status=204)
 
 
