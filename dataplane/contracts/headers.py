@@ -17,8 +17,15 @@ settles the token limit by the replica's count even where the caller asked for n
 QUEUE_WAIT_S = "x-pagoda-queue-wait-s"
 """Seconds that a request may wait for its first token in a replica. A gateway takes it from callers, and always tells
 one to the replica."""
+PACE_MS = "x-pagoda-pace-ms"
+"""Milliseconds between two tokens of an answer, whatever the batch does. A gateway tells what the grant says."""
+PROBE = "x-pagoda-probe"
+"""``1``: a made-up tenant looks whether it can see another. Nobody pays for it, no figure counts it, and it is given up
+when the replica has work to do."""
 
-INTERNAL = frozenset({TENANT, KEY, REQUEST_ID, ATTEMPT, DEPLOYMENT, VERSION, ARM, FORCED, METER, QUEUE_WAIT_S})
+INTERNAL = frozenset({
+    TENANT, KEY, REQUEST_ID, ATTEMPT, DEPLOYMENT, VERSION, ARM, FORCED, METER, QUEUE_WAIT_S, PACE_MS, PROBE,
+})  # fmt: skip
 PUBLIC_REQUEST_ID = "x-request-id"
 SESSION = "x-pagoda-session"
 """A caller's word for a conversation: requests that share it land on the same arm of a deployment."""

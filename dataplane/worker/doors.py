@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
-from dataplane.contracts import headers, ids
+from dataplane.contracts import headers, ids, probes
 from dataplane.contracts.errors import ApiError, Code
 
 DEFAULT_TENANT = "default"
 """Whose requests those are that come without a tenant."""
 _NAME = re.compile(r"^[A-Za-z0-9_.:-]{1,128}$")
 _SECONDS = re.compile(r"[0-9]{1,5}(\.[0-9]{1,3})?", re.ASCII)
+_PACE_MS = re.compile(r"[0-9]{1,4}", re.ASCII)
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +21,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     ``billed``: a gateway sent it for a tenant, so its usage goes to the spool. ``metered``: its stream carries counts.
     ``queue_wait_s``: how long it may wait for its first token; None is as long as this worker lets everybody.
+    ``pace_s``: the time between two tokens of its answer; 0 sends them as they come. ``probe``: nobody is behind it.
     """
 
     request_id: str
@@ -34,6 +36,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     billed: bool = False
     metered: bool = False
     queue_wait_s: float | None = None
+    pace_s: float = 0.0
+    probe: bool = False
 
     @property
     def sequence_id(self) -> str:
@@ -65,22 +69,25 @@ def read_caller(scope: MutableMapping[str, Any], trust_header: bool) -> Caller:
     attempt = found.get(headers.ATTEMPT, "1")
     if not (attempt.isascii() and attempt.isdecimal() and len(attempt) <= 4):
         raise _bad(headers.ATTEMPT)
-    queue_wait_s = found.get(headers.QUEUE_WAIT_S)
-    if queue_wait_s is not None and _SECONDS.fullmatch(queue_wait_s) is None:
-        raise _bad(headers.QUEUE_WAIT_S)
+    queue_wait_s = _number(found, headers.QUEUE_WAIT_S, _SECONDS)
+    tenant_id, probe = found.get(headers.TENANT, DEFAULT_TENANT), found.get(headers.PROBE) == "1"
+    if probe is not (tenant_id in probes.TENANTS):
+        raise _bad(headers.PROBE)
     return Caller(
         request_id=request_id or ids.new_id(ids.Kind.REQUEST),
         trusted=True,
         attempt=int(attempt),
-        tenant_id=found.get(headers.TENANT, DEFAULT_TENANT),
+        tenant_id=tenant_id,
         key_id=found.get(headers.KEY, ""),
         deployment_id=found.get(headers.DEPLOYMENT, ""),
         version_id=found.get(headers.VERSION, ""),
         arm=found.get(headers.ARM, "stable"),
         forced=found.get(headers.FORCED) == "1",
-        billed=request_id is not None and headers.TENANT in found,
+        billed=request_id is not None and headers.TENANT in found and not probe,
         metered=found.get(headers.METER) == "1",
-        queue_wait_s=None if queue_wait_s is None else float(queue_wait_s),
+        queue_wait_s=queue_wait_s,
+        pace_s=(_number(found, headers.PACE_MS, _PACE_MS) or 0) / 1000,
+        probe=probe,
     )
 
 
@@ -95,6 +102,13 @@ def _internal_headers(scope: MutableMapping[str, Any]) -> Mapping[str, str]:
             raise _bad(name)
         found[name] = value
     return found
+
+
+def _number(found: Mapping[str, str], name: str, form: re.Pattern[str]) -> float | None:
+    text = found.get(name)
+    if text is not None and form.fullmatch(text) is None:
+        raise _bad(name)
+    return None if text is None else float(text)
 
 
 def _bad(name: str) -> ApiError:

@@ -51,7 +51,7 @@ class JsonEndpoint(ABC):
         """
 
     async def _fail(self, exchange: Exchange, caller: Caller, error: ApiError) -> None:
-        if not exchange.started:
+        if not exchange.started and not caller.probe:
             self._worker.metrics.rejected(caller.tenant_id, error.code.code)
             _log.info("request_refused", request_id=caller.request_id, code=error.code.code, param=error.param)
         if exchange.started:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from dataplane.contracts import probes
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import (
     CONVERT,
@@ -124,6 +125,7 @@ class EngineClient:
         self.step_s = 0.0
         self.model_s = 0.0
         self._feeds: dict[str, SequenceFeed] = {}
+        self._probing: set[str] = set()
         self._loading: asyncio.Future[Loaded] | None = None
         self._dumps: list[asyncio.Future[EngineDump]] = []
         self._pool_changes: list[asyncio.Future[PoolChanged]] = []
@@ -137,12 +139,12 @@ class EngineClient:
 
     @property
     def num_pending(self) -> int:
-        """Sequences that the engine has not finished, and a load that goes on.
+        """Sequences that the engine has not finished, but for those of probes, and a load that goes on.
 
         By the engine's own count where that is higher: an engine that hangs still holds what its callers gave up.
         """
         held = self.load.num_running + self.load.num_waiting if self.load is not None else 0
-        return max(len(self._feeds), held) + (self._loading is not None)
+        return max(len(self._feeds) - len(self._probing), held) + (self._loading is not None)
 
     async def start(self) -> None:
         """Start the process; :attr:`imported` is set once its libraries are there."""
@@ -186,13 +188,15 @@ class EngineClient:
             self.progressed_s = time.monotonic()  # idle time is no stall
         feed = SequenceFeed(request.sequence_ids(), on_delta)
         self._feeds.update(dict.fromkeys(feed.sequence_ids, feed))
+        if request.tenant_id in probes.TENANTS:
+            self._probing.update(feed.sequence_ids)
         self._send(request)
         return feed
 
     def abort(self, feed: SequenceFeed, sequence_id: str | None = None) -> None:
         """End a sequence that nobody waits for any more; without an id all of the request."""
         for ended in feed.sequence_ids if sequence_id is None else [sequence_id]:
-            if self._feeds.pop(ended, None) is not None and not self.lost.is_set():
+            if self._forget(ended) and not self.lost.is_set():
                 self._send(AbortSequence(request_id=ended))
 
     def fail(self, sequence_id: str, error: ApiError) -> bool:
@@ -301,8 +305,12 @@ class EngineClient:
         if feed is None:
             return  # aborted while its last tokens were under way
         if delta.finish_reason is not None:
-            del self._feeds[delta.request_id]
+            self._forget(delta.request_id)
         feed.push(delta)
+
+    def _forget(self, sequence_id: str) -> bool:
+        self._probing.discard(sequence_id)
+        return self._feeds.pop(sequence_id, None) is not None
 
     def _lose(self) -> None:
         error = ApiError(Code.REPLICA_LOST, "the model's process ended while it worked on this request; try again")

@@ -26,7 +26,7 @@ class Meter:
     """Counts one attempt of a request.
 
     Args:
-        caller: who pays.
+        caller: who pays. A probe's end is neither counted nor logged.
         spool: where records go; None for requests that nobody is billed for.
         metrics: the worker's.
         endpoint, stream, replica_id: said in every record.
@@ -45,6 +45,7 @@ class Meter:
         self._spool = spool
         self._metrics = metrics
         self._tenant_id = caller.tenant_id
+        self._probe = caller.probe
         self._template = UsageRecord(
             request_id=caller.request_id,
             attempt=caller.attempt,
@@ -127,6 +128,8 @@ class Meter:
                 string are not charged.
             error: why it failed or was refused.
         """
+        if self._probe:
+            return
         now_s = time.monotonic()
         tokens = self.generated_tokens if completion_tokens is None else completion_tokens
         if outcome is not Outcome.REFUSED:

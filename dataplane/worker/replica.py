@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 import structlog
 
-from dataplane.contracts import failpoints
+from dataplane.contracts import failpoints, probes
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import LoadModel, ReleasePool, RestorePool, SetTenants
@@ -40,6 +40,7 @@ from dataplane.worker.doors import Caller
 from dataplane.worker.engine_client import EngineClient, LoadError
 from dataplane.worker.lifecycle import Event, TransitionError
 from dataplane.worker.memory import anonymous_bytes, children_of
+from dataplane.worker.probing import Probes
 
 EXIT_FAILED = 1
 EXIT_ENGINE_LOST = 70
@@ -89,6 +90,7 @@ class Replica:
         self._stall_s = stall_s
         self._parallel = parallel
         self._requests = 0
+        self.probes = Probes(self.engine.fail)
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,20 +115,32 @@ class Replica:
 
     @contextlib.contextmanager
     def running(self, caller: Caller, model_name: str | None) -> Iterator[Model]:
-        """Hold the replica for one request; draining waits for it.
+        """Hold the replica for one request; draining waits for it. A probe counts for nothing.
 
         Raises:
             ApiError: it takes no requests now, or holds another model than the caller wants.
         """
         model = self._model_for(caller, model_name)
+        if caller.probe:
+            with self.probes.running(caller.sequence_id, busy=self._is_busy(model)):
+                yield model
+            return
         self._requests += 1
         self._idle.clear()
+        if self._is_busy(model):
+            self.probes.give_up()
         try:
             yield model
         finally:
             self._requests -= 1
             if self._requests == 0:
                 self._idle.set()
+
+    def _is_busy(self, model: Model) -> bool:
+        """Say whether half of the slots are taken, or anybody waits: then there is no room for probes."""
+        load = self.engine.load
+        num_running, num_waiting = (load.num_running, load.num_waiting) if load else (0, 0)
+        return num_waiting > 0 or 2 * max(num_running, self._requests) >= model.attach.engine.max_num_seqs
 
     def _model_for(self, caller: Caller, name: str | None) -> Model:
         if self.state in (ReplicaState.DRAINING, ReplicaState.STOPPED):
@@ -240,7 +254,7 @@ class Replica:
                         runtime_dir=call.runtime_dir,
                         version_digest=call.version_digest,
                         engine=call.engine,
-                        tenants=call.tenants,
+                        tenants=call.tenants | probes.TENANTS,
                         salt_secret=call.salt_secret,
                         failpoints=armed,
                         parallel=self._parallel,
@@ -284,7 +298,7 @@ class Replica:
             raise ValueError("no model is loaded")
         check_shares(tenants, load.total_blocks, load.block_size)
         self.shares = tenants
-        self.engine.set_tenants(SetTenants(tenants=tenants))
+        self.engine.set_tenants(SetTenants(tenants=tenants | probes.TENANTS))
 
     async def sleep(self, cause: str) -> None:
         """Admit nothing, give the KV pool back and keep the weights; returns when the memory is given back.
@@ -295,6 +309,7 @@ class Replica:
         """
         if self._requests:  # race: a request came between the fleet's look and its call
             raise ValueError(f"{self._requests} requests are running")
+        self.probes.give_up()
         self._advance(Event.SLEEP, cause)
         await self._change_pool(ReleasePool())
 
@@ -321,6 +336,7 @@ class Replica:
             TransitionError: it drains already, or has stopped.
         """
         self._advance(Event.DRAIN, cause)
+        self.probes.give_up()
         self._spawn(self._finish(deadline_s))
 
     async def _finish(self, deadline_s: float) -> None:

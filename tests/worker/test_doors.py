@@ -1,6 +1,6 @@
 import pytest
 
-from dataplane.contracts import headers, ids
+from dataplane.contracts import headers, ids, probes
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.worker import doors
 
@@ -25,7 +25,9 @@ FROM_GATEWAY = {
     headers.FORCED: "1",
     headers.METER: "1",
     headers.QUEUE_WAIT_S: "2.500",
+    headers.PACE_MS: "40",
 }
+OF_A_PROBE = {headers.TENANT: probes.STRANGER, headers.REQUEST_ID: REQUEST_ID, headers.PROBE: "1"}
 
 
 def test_on_the_unix_socket_the_internal_headers_count() -> None:
@@ -33,6 +35,7 @@ def test_on_the_unix_socket_the_internal_headers_count() -> None:
     assert caller == doors.Caller(
         request_id=REQUEST_ID, trusted=True, attempt=2, tenant_id="ten_a", key_id="key_a", deployment_id="dep_a",
         version_id="ver_a", arm="candidate", forced=True, billed=True, metered=True, queue_wait_s=2.5,
+        pace_s=0.04,
     )  # fmt: skip
 
 
@@ -68,6 +71,9 @@ def test_nobody_is_billed_without_tenant_and_request_id(missing: str) -> None:
         (headers.ARM, "a\tb"),
         (headers.QUEUE_WAIT_S, "soon"),
         (headers.QUEUE_WAIT_S, "-1"),
+        (headers.PACE_MS, "1.5"),
+        (headers.PACE_MS, "10000"),
+        (headers.PROBE, "1"),  # a tenant's own request is no probe
     ],
 )
 def test_a_malformed_internal_header_is_refused_at_the_trusted_door(name: str, value: str) -> None:
@@ -75,6 +81,20 @@ def test_a_malformed_internal_header_is_refused_at_the_trusted_door(name: str, v
         doors.read_caller(scope(UNIX, **(FROM_GATEWAY | {name: value})), trust_header=False)
     assert caught.value.code is Code.INVALID_REQUEST
     assert name in caught.value.message
+
+
+def test_a_probe_is_never_billed_and_one_of_the_made_up_tenants() -> None:
+    caller = doors.read_caller(scope(UNIX, **OF_A_PROBE), trust_header=False)
+    assert (caller.probe, caller.billed, caller.tenant_id) == (True, False, probes.STRANGER)
+
+
+def test_a_made_up_tenant_does_nothing_but_probe() -> None:
+    with pytest.raises(ApiError):
+        doors.read_caller(scope(UNIX, **(OF_A_PROBE | {headers.PROBE: "0"})), trust_header=False)
+
+
+def test_nobody_probes_through_another_door() -> None:
+    assert not doors.read_caller(scope(TCP, **OF_A_PROBE), trust_header=False).probe
 
 
 def test_an_internal_header_given_twice_is_refused() -> None:
