@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from dataplane.contracts import probes
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import Code
 from dataplane.contracts.generation import (
@@ -247,10 +248,11 @@ class Engine:
             return None
         if sequence.counts is not None:
             sequence.counts.add(token_id)
-        self._generation_tokens += 1
+        counted = sequence.tenant.id not in probes.TENANTS
+        self._generation_tokens += counted
         num_output_tokens, sampling = sequence.num_output_tokens, sequence.sampling
         if num_output_tokens == 1:
-            self._prompt_tokens += 0 if sampling.choice else sequence.num_prompt_tokens
+            self._prompt_tokens += sequence.num_prompt_tokens if counted and not sampling.choice else 0
             sequence.timeline.first_token(self._queue.time)
             self._fork(sequence)
         if token_id in sequence.stop_token_ids and num_output_tokens >= sampling.min_tokens:
@@ -358,12 +360,13 @@ class Engine:
     # figures
 
     def load(self) -> EngineLoad:
-        """Return the engine's figures."""
+        """Return the engine's figures. Blocks are those of everybody, all else is without what only probes."""
         pool, scheduler = self._pool, self._scheduler
+        made_up = [self._queue.tenants[id_] for id_ in probes.TENANTS if id_ in self._queue.tenants]
         return EngineLoad(
             step=scheduler.step_number,
-            num_running=len(scheduler.running),
-            num_waiting=self._queue.num_waiting,
+            num_running=len(scheduler.running) - sum(len(tenant.running) for tenant in made_up),
+            num_waiting=self._queue.num_waiting - sum(len(tenant.waiting) for tenant in made_up),
             total_blocks=self.config.num_blocks,
             free_blocks=pool.free_blocks,
             cached_blocks=pool.cached_blocks,
@@ -378,7 +381,7 @@ class Engine:
         )
 
     def tenant_loads(self) -> list[TenantLoad]:
-        """Return the figures of every tenant that is listed or known."""
+        """Return the figures of every tenant that is listed or known, but for those that only probe."""
         return [
             TenantLoad(
                 tenant_id=tenant.id,
@@ -392,6 +395,7 @@ class Engine:
                 service=tenant.counter,
             )
             for tenant in self._queue.tenants.values()
+            if tenant.id not in probes.TENANTS
         ]
 
     def dump(self) -> EngineDump:

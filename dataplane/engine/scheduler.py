@@ -7,6 +7,7 @@ engine has refused with a reason; nothing here can stall.
 
 from collections.abc import Callable
 
+from dataplane.contracts import probes
 from dataplane.engine.block_pool import BlockPool
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import FairQueue, TenantQueue
@@ -263,8 +264,9 @@ class Scheduler:
         head.timeline.admit(self.queue.time)
         if head.cached_tokens is None:
             head.cached_tokens = head.prefix_tokens
-            self.prefix_queries_tokens += head.num_prompt_tokens
-            self.prefix_hits_tokens += head.prefix_tokens
+            if head.tenant.id not in probes.TENANTS:
+                self.prefix_queries_tokens += head.num_prompt_tokens
+                self.prefix_hits_tokens += head.prefix_tokens
         self.running[head.request_id] = head
         if self._is_full:
             step.closed = True  # who has a guarantee may ask for a slot when the next step begins with none
