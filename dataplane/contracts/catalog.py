@@ -56,12 +56,14 @@ class KeyEntry(msgspec.Struct, frozen=True):
 class Share(msgspec.Struct, frozen=True):
     """A tenant's KV budget and weight on a deployment. Tokens, rounded up to blocks by the engine.
 
-    ``cap_tokens`` None is the whole pool.
+    ``cap_tokens`` None is the whole pool. ``cache_epoch`` is a part of the salt of the tenant's cached prefixes: with
+    another one all of them are forgotten.
     """
 
     guarantee_tokens: int = 0
     cap_tokens: int | None = None
     weight: int = 1
+    cache_epoch: int = 0
 
 
 STABLE = "stable"

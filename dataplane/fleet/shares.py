@@ -4,21 +4,23 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
+import msgspec
+
 from dataplane.contracts.catalog import Share
 
 
 def split(grants: Mapping[str, Share], replicas: int) -> dict[str, Share]:
     """Return each tenant's part on one of ``replicas`` equal replicas, in tokens, rounded up.
 
-    Guarantees and caps are promises of the deployment as a whole, so each replica holds an equal part of them. A weight
-    is a ratio and stays.
+    Guarantees and caps are promises of the deployment as a whole, so each replica holds an equal part of them. What
+    else a share says holds on each replica as it stands.
     """
     parts = max(1, replicas)
     return {
-        tenant_id: Share(
+        tenant_id: msgspec.structs.replace(
+            share,
             guarantee_tokens=-(-share.guarantee_tokens // parts),
             cap_tokens=None if share.cap_tokens is None else -(-share.cap_tokens // parts),
-            weight=share.weight,
         )
         for tenant_id, share in grants.items()
     }

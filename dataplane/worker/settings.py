@@ -44,8 +44,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queue_wait_s: float | None
 
 
-class _TenantShare(Share, frozen=True, forbid_unknown_fields=True):
+class _TenantShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A share as a person writes it: a misspelt field is refused."""
+
+    guarantee_tokens: int = 0
+    cap_tokens: int | None = None
+    weight: int = 1
 
 
 def read_tenants(raw: bytes) -> dict[str, Share]:

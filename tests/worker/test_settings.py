@@ -22,6 +22,7 @@ def test_the_tenants_file_gives_each_its_share_and_defaults_for_what_is_left_out
         (b"[]", "not a JSON object"),
         (b'{"a": {}, "a": {}}', "twice"),
         (b'{"a": {"guaranteed": 1}}', "guaranteed"),
+        (b'{"a": {"cache_epoch": 1}}', "cache_epoch"),  # the control plane counts it
         (b'{"a": {"weight": 0}}', "'a'"),
         (b'{"a": {"weight": 1.5}}', "weight"),
         (b'{"a": {"guarantee_tokens": -1}}', "'a'"),
