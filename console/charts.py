@@ -29,6 +29,15 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A line across a bar chart at a value that the bars are held against."""
+
+    y: float
+    label: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Bars:
     """A bar chart. ``ticks`` are the values of the grid lines, evenly spaced from the top to 0."""
 
@@ -37,6 +46,7 @@ class Bars:
     ticks: tuple[int, ...]
     total: int
     peak: Bar | None
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +80,9 @@ def nice_ceiling(value: int) -> int:
         power *= 10
 
 
-def bars(values: Sequence[tuple[str, int]]) -> Bars:
-    """Lay out one bar for each (label, value); values are not negative."""
-    most = nice_ceiling(max((value for _, value in values), default=1))
+def bars(values: Sequence[tuple[str, int]], marks: Sequence[tuple[str, int]] = ()) -> Bars:
+    """Lay out one bar for each (label, value), and a line for each of ``marks``; values are not negative."""
+    most = nice_ceiling(max((value for _, value in (*values, *marks)), default=1))
     every = max(1, -(-len(values) // _MOST_NAMES))
     drawn = tuple(
         Bar(
@@ -93,6 +103,7 @@ def bars(values: Sequence[tuple[str, int]]) -> Bars:
         ticks=(most, most // 2, 0) if most > 1 else (1, 0),
         total=sum(bar.value for bar in drawn),
         peak=max(drawn, key=lambda bar: bar.value, default=None),
+        marks=tuple(Mark(round(HEIGHT * (1 - value / most), 2), label, value) for label, value in marks),
     )
 
 
@@ -119,3 +130,49 @@ def meter(
         x += width
     line = None if mark is None else round(min(100.0, 100 * mark / whole), 3)
     return Meter(segments=tuple(segments), total=total, free=max(total - used, 0), mark=line)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A measured value between its bounds, as a row of a picture: x of each in per cent of the width."""
+
+    name: str
+    told: str
+    y: float
+    low: float
+    value: float
+    high: float
+    series: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Values with their bounds under each other, on one scale. ``mark`` is a line that they are held against."""
+
+    rows: tuple[Range, ...]
+    height: int
+    ticks: tuple[str, ...]
+    mark: float
+
+
+def ranges(
+    values: Sequence[tuple[str, float, float, float, int]], *, least: float, most: float, mark: float
+) -> Ranges:
+    """Lay out a row for each (name, low, value, high, series). What lies outside of the scale is drawn at its end.
+
+    Args:
+        values: what is drawn, from the top.
+        least: where the scale begins.
+        most: where it ends.
+        mark: a value at which a line is drawn.
+    """
+
+    def x(value: float) -> float:
+        return round(100 * (min(max(value, least), most) - least) / (most - least), 3)
+
+    rows = tuple(
+        Range(name, f"{value:.3f} ({low:.3f} to {high:.3f})", SLOT * row, x(low), x(value), x(high), series)
+        for row, (name, low, value, high, series) in enumerate(values)
+    )
+    ticks = tuple(f"{value:.2g}" for value in (least, (least + most) / 2, most))
+    return Ranges(rows, SLOT * len(rows), ticks, x(mark))

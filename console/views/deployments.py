@@ -70,14 +70,13 @@ def index(request: HttpRequest, actor: Actor) -> HttpResponse:
 def detail(request: HttpRequest, actor: Actor, deployment_id: str) -> HttpResponse:
     """Show one deployment, a tab at a time; replicas, pool and events are told to its owner only."""
     summary = selectors.get_deployment(actor=actor, deployment_id=deployment_id)
-    tabs = TABS if summary.is_own else {name: TABS[name] for name in _GUEST_TABS}
+    tabs = _tabs(summary)
     tab = request.GET.get("tab", "overview")
     if tab not in tabs:
         raise NotFound(f"A deployment has no tab {tab!r} for you.")
     live = f"console/parts/deployment_{tab}.html"
     context = {
         **about(actor, summary),
-        "tabs": tabs,
         "tab": tab,
         "live": live,
         **_tab_context(request, actor, summary, tab),
@@ -91,8 +90,12 @@ def about(actor: Actor, summary: selectors.DeploymentSummary) -> dict[str, Any]:
         "summary": summary,
         "deployment": summary.deployment,
         "may_change": summary.is_own and actor.may(Permission.DEPLOYMENTS_WRITE),
-        "tabs": TABS,
+        "tabs": _tabs(summary),
     }
+
+
+def _tabs(summary: selectors.DeploymentSummary) -> dict[str, str]:
+    return TABS if summary.is_own else {name: TABS[name] for name in _GUEST_TABS}
 
 
 def own(actor: Actor, deployment_id: str) -> selectors.DeploymentSummary:

@@ -41,6 +41,7 @@ class Isolation:
         slots: the span over time.
         findings: what probes found on the deployment.
         judgement: how each promise stands.
+        is_alone: nobody else may call the deployment. An owner knows; to a guest it is never so.
     """
 
     tenant: str
@@ -51,6 +52,7 @@ class Isolation:
     slots: tuple[Slot, ...]
     findings: Mapping[ProbeKind, Finding]
     judgement: Judgement
+    is_alone: bool = False
 
 
 def get_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.DAY) -> Isolation:
@@ -64,7 +66,8 @@ def get_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.DAY) ->
     over = window(span, now)
     with reading_as(actor):
         living = Grant.objects.exclude(deployment__state=DeploymentState.DELETED)
-        grant = living.filter(deployment_id=deployment_id, grantee=actor.tenant).first()
+        grants = {each.grantee_id: each for each in living.filter(deployment_id=deployment_id)}
+        grant = grants.get(actor.tenant.pk)
         if grant is None:
             raise NotFound("There is no such deployment.")
         rows = TenantBucket.objects.for_tenant(actor.tenant).filter(deployment_id=deployment_id, at__gte=over.since)
@@ -72,7 +75,8 @@ def get_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.DAY) ->
         findings = _findings(deployment_id)
     # Judged by what was found, told in round figures.
     exact = _isolation(grant, buckets, findings, over, now)
-    return replace(exact, findings={kind: _coarse(finding) for kind, finding in findings.items()})
+    told = {kind: _coarse(finding) for kind, finding in findings.items()}
+    return replace(exact, findings=told, is_alone=grant.tenant_id == grant.grantee_id and len(grants) == 1)
 
 
 def list_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.HOUR) -> tuple[Deployment, list[Isolation]]:

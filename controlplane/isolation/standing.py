@@ -94,7 +94,7 @@ def judge(
         findings: of probes, by kind.
         now: the time.
     """
-    age = _age(seen_at, now)
+    age = _age(seen_at, now, FIGURES_STALE_AFTER)
     return Judgement(
         memory=Standing.BROKEN if reading.breaches else age,
         turns=Standing.BROKEN if reading.nearness > 1 else age,
@@ -102,23 +102,26 @@ def judge(
     )
 
 
-def _age(seen_at: datetime | None, now: datetime) -> Standing:
+def _age(seen_at: datetime | None, now: datetime, stale_after: timedelta) -> Standing:
     if seen_at is None:
         return Standing.UNMEASURED
-    return Standing.STALE if now - seen_at > FIGURES_STALE_AFTER else Standing.KEPT
+    return Standing.STALE if now - seen_at > stale_after else Standing.KEPT
 
 
 def _cache(across: Finding | None, control: Finding | None, now: datetime) -> Standing:
-    if across is not None and across.cached_tokens:
-        return Standing.BROKEN  # another's tokens came from the cache: no time has to be measured to see that
+    if across is not None and _leaks(across):
+        return Standing.BROKEN
     if across is None or control is None or across.separation is None or control.separation is None:
         return Standing.UNMEASURED
-    if control.separation.auc < CONTROL_AUC:
-        return Standing.BLIND
-    if across.separation.low > AUC_LIMIT:
-        return Standing.BROKEN
     if min(across.trials, control.trials) < ENOUGH_TRIALS:
         return Standing.FEW
-    if now - min(across.at, control.at) > PROBES_STALE_AFTER:
-        return Standing.STALE
-    return Standing.KEPT if across.separation.high <= AUC_LIMIT else Standing.UNPROVEN
+    if control.separation.auc < CONTROL_AUC:
+        return Standing.BLIND
+    if across.separation.high > AUC_LIMIT:
+        return Standing.UNPROVEN
+    return _age(min(across.at, control.at), now, PROBES_STALE_AFTER)
+
+
+def _leaks(across: Finding) -> bool:
+    """Another's tokens came from the cache, which no time has to be measured for, or times surely differ."""
+    return across.cached_tokens > 0 or (across.separation is not None and across.separation.low > AUC_LIMIT)
