@@ -155,9 +155,7 @@ class Ranges:
     mark: float
 
 
-def ranges(
-    values: Sequence[tuple[str, float, float, float, int]], *, least: float, most: float, mark: float
-) -> Ranges:
+def ranges(values: Sequence[tuple[str, float, float, float, int]], *, least: float, most: float, mark: float) -> Ranges:
     """Lay out a row for each (name, low, value, high, series). What lies outside of the scale is drawn at its end.
 
     Args:

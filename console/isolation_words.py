@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from controlplane.isolation.reading import Reading
 from controlplane.isolation.selectors import Isolation
 from controlplane.isolation.standing import AUC_LIMIT, CONTROL_AUC, ENOUGH_TRIALS, Finding, Standing
+from dataplane.contracts.generation import PreemptionCause
 from dataplane.contracts.probes import ProbeKind
 
 BADGES = {
@@ -17,11 +18,12 @@ BADGES = {
     Standing.BROKEN: ("Broken", "bad"),
 }
 """What a badge says of a promise, and its tone."""
-CAUSES = {
-    "growth": ("Memory ran out", "A running request needed the next block and none was left anywhere."),
-    "reclaim": ("Claimed back", "A tenant claimed its guarantee, of which you had borrowed."),
-    "slot": ("A place was needed", "All places were taken, and a tenant with a guarantee ran nothing."),
-    "shares": ("Your share was lowered", "You held more than the new cap."),
+CAUSES: dict[str, tuple[str, str]] = {
+    PreemptionCause.GROWTH: ("Memory ran out", "A running request needed the next block and none was left anywhere."),
+    PreemptionCause.RECLAIM: ("Claimed back", "A tenant claimed its guarantee, of which you had borrowed."),
+    PreemptionCause.SLOT: ("A place was needed", "All places were taken; a tenant with a guarantee ran nothing."),
+    PreemptionCause.SHARES: ("Your share was lowered", "You held more than the new cap."),
+    PreemptionCause.OWN: ("By your own", "A long answer made room for another request of yours."),
 }
 """Why a request lost its memory: a name and a sentence."""
 PROBES = {
@@ -74,9 +76,9 @@ def promises(found: Isolation) -> tuple[Promise, ...]:
 def _memory(standing: Standing, reading: Reading) -> str:
     if standing is Standing.BROKEN:
         times = "once" if reading.breaches == 1 else f"{reading.breaches:,} times"
-        return f"You lost memory {times} within your guarantee, for a tenant above its own. {_ADMIN}"
+        return f"You lost memory to another tenant {times} while you were within your guarantee. {_ADMIN}"
     if standing is Standing.KEPT:
-        return "No request of yours lost memory within your guarantee for a tenant above its own."
+        return "No request of yours lost memory to another tenant while you were within your guarantee."
     return _untold(standing)
 
 
@@ -90,7 +92,7 @@ def _turns(standing: Standing, reading: Reading) -> str:
 
 def _gap(reading: Reading) -> str:
     return (
-        f"While you waited, whoever was served most got {reading.gap_units:,.0f} weighted tokens more than you at most. "
+        f"While you waited, whoever was served most got {reading.gap_units:,.0f} weighted tokens more at most. "
         f"The bound that is proven is {reading.bound_units:,.0f}."
     )
 
@@ -109,7 +111,7 @@ def _cache(standing: Standing, found: Isolation) -> str:
         Standing.KEPT: "Who sends a prompt that you have sent before cannot tell it from a new one by its time.",
         Standing.STALE: "Who sends a prompt that you have sent could not tell, when probes last ran, over a day ago.",
         Standing.FEW: f"{ENOUGH_TRIALS:,} trials of each are wanted, and there are {_fewest(across, control):,}.",
-        Standing.UNPROVEN: f"The upper bound is above {AUC_LIMIT}. Noise on the machine widens it; more trials narrow it.",
+        Standing.UNPROVEN: f"The upper one is above {AUC_LIMIT}. More trials narrow it, noise widens it.",
         Standing.BLIND: (
             f"They should find a tenant’s own prompt in its cache with at least {CONTROL_AUC}, and do not. "
             "What they say of other tenants counts for nothing until they do."

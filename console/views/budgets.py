@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
@@ -22,6 +23,7 @@ from tenants.selectors import list_tenants
 
 _USED, _CACHED, _BORROWED = 1, 2, 3
 """Colours: the same part of a pool has the same one on every page."""
+_SHARE_FIELDS = ("guarantee_tokens", "cap_tokens", "weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,29 +89,53 @@ def holding_meter(held: selectors.TenantPool, total_tokens: int) -> charts.Meter
 @require_http_methods(["GET", "POST"])
 @platform_page(Permission.PLATFORM_GRANTS)
 def share(request: HttpRequest, actor: Actor, deployment_id: str) -> HttpResponse:
-    """Let a tenant call a deployment, or change its share."""
+    """Let a tenant call a deployment, or change its share; say first what that does."""
     pool = selectors.get_pool(actor=actor, deployment_id=deployment_id)
     data = request.POST if request.method == "POST" else None
     shares = {grant.grantee_slug: grant.share for grant in pool.grants}
     chosen = request.GET.get("tenant", "")
-    current = shares.get(chosen, Share())
-    initial = {"tenant": chosen, **{name: getattr(current, name) for name in Share.__struct_fields__}}
-    form = ShareForm(data, initial=initial, use_required_attribute=False)
-    field = form.fields["tenant"]
-    assert isinstance(field, forms.ChoiceField)  # noqa: S101 - declared above
-    field.choices = [(tenant.slug, tenant.slug) for tenant, _ in list_tenants(actor=actor)]
-    if data is not None and form.is_valid():
-        filled = dict(form.cleaned_data)
-        slug = filled.pop("tenant")
+    form = _share_form(actor, data, chosen, shares.get(chosen, Share()))
+    if data is not None and "preview" in data:
+        return render(request, "console/parts/share_effect.html", {"effect": _effect(actor, deployment_id, form)})
+    redraws = data is not None and "check" in data
+    if data is not None and not redraws and form.is_valid():
+        slug, filled = _filled(form.cleaned_data)
         try:
-            services.set_grant(actor=actor, deployment_id=deployment_id, grantee_slug=slug, share=Share(**filled))
+            services.set_grant(actor=actor, deployment_id=deployment_id, grantee_slug=slug, share=filled)
         except Invalid as error:
             show_faults(form, error)
         else:
             messages.success(request, f"The share of {slug} is set. The next admission obeys it.")
             return redirect("console:budgets")
-    context = {"pool": pool, "form": form, "chosen": chosen if chosen in shares else ""}
-    return render(request, "console/pages/budget_share.html", context, status=200 if data is None else 422)
+    context = {
+        "pool": pool,
+        "form": form,
+        "chosen": chosen if chosen in shares else "",
+        "effect": _effect(actor, deployment_id, form) if data is not None or chosen in shares else None,
+    }
+    status = 200 if data is None or redraws else 422
+    return render(request, "console/pages/budget_share.html", context, status=status)
+
+
+def _share_form(actor: Actor, data: QueryDict | None, chosen: str, current: Share) -> ShareForm:
+    initial = {"tenant": chosen, **{name: getattr(current, name) for name in Share.__struct_fields__}}
+    form = ShareForm(data, initial=initial, use_required_attribute=False)
+    field = form.fields["tenant"]
+    assert isinstance(field, forms.ChoiceField)  # noqa: S101 - declared above
+    field.choices = [(tenant.slug, tenant.slug) for tenant, _ in list_tenants(actor=actor)]
+    return form
+
+
+def _effect(actor: Actor, deployment_id: str, form: ShareForm) -> selectors.Effect | None:
+    """Return what the form would do as it stands, or shows before it is filled; None where it says nothing whole."""
+    if form.is_bound and not form.is_valid():
+        return None
+    slug, filled = _filled(form.cleaned_data if form.is_bound else form.initial)
+    return selectors.preview_share(actor=actor, deployment_id=deployment_id, tenant=slug, share=filled)
+
+
+def _filled(values: Mapping[str, Any]) -> tuple[str, Share]:
+    return values["tenant"], Share(**{name: values[name] for name in _SHARE_FIELDS})
 
 
 @require_POST

@@ -1,6 +1,7 @@
 """What is deployed, how it fares, and who may call it, as the actor may see it."""
 
 from controlplane.deployments.dependents import Dependents
+from controlplane.deployments.effect import Effect
 from controlplane.deployments.selectors.deployments import (
     DeploymentName,
     DeploymentSummary,
@@ -14,6 +15,7 @@ from controlplane.deployments.selectors.deployments import (
     list_deployments,
     list_serving,
 )
+from controlplane.deployments.selectors.effects import preview_share
 from controlplane.deployments.selectors.events import DeploymentEvent, EventKind, list_events
 from controlplane.deployments.selectors.pools import Pool, TenantPool, by_tenant, get_pool, list_pools
 from controlplane.deployments.selectors.publishing import Publishing, publishing
@@ -35,6 +37,7 @@ __all__ = [
     "DeploymentName",
     "DeploymentState",
     "DeploymentSummary",
+    "Effect",
     "EventKind",
     "Node",
     "Pool",
@@ -58,6 +61,7 @@ __all__ = [
     "list_replicas",
     "list_restart_costs",
     "list_serving",
+    "preview_share",
     "publishing",
     "restart_costs",
 ]
