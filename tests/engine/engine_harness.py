@@ -10,6 +10,7 @@ from dataplane.contracts.catalog import Share
 from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit, TokenScore
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.contracts.usage import Phases
+from dataplane.engine.block_list import Block
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Row, RowFailure, RowResult, Scored
@@ -141,7 +142,6 @@ class Driver:
         tenants: Mapping[str, Share] | None = None,
         *,
         runner: Any = None,
-        poison: bool = False,
         step_s: float = 0.1,
         **settings: Any,
     ) -> None:
@@ -158,6 +158,8 @@ class Driver:
             eos_token_ids=(EOS,),
             clock=lambda: self.now_s,
         )
+        if isinstance(self.runner, FakeRunner):
+            self._poison_what_is_freed(self.runner)
         self.requests: dict[str, Submit] = {}
         self.tokens: dict[str, list[int]] = {}
         self.scores: dict[str, list[TokenScore]] = {}
@@ -165,7 +167,16 @@ class Driver:
         self.arrived_s: dict[str, float] = {}
         self.lived_ms: dict[str, float] = {}
         self.aborted: set[str] = set()
-        self._poison = poison
+
+    def _poison_what_is_freed(self, runner: FakeRunner) -> None:
+        """See to it that a block holds nothing from the moment it is free: whoever reads it still is caught."""
+        free_block = self.pool._free_block
+
+        def free_and_poison(block: Block) -> None:
+            free_block(block)
+            runner.cells[block.id] = [POISON] * runner.block_size
+
+        self.pool._free_block = free_and_poison
 
     def execute(self, rows: Sequence[Row]) -> list[RowResult]:
         self.now_s += self.step_s
@@ -217,8 +228,6 @@ class Driver:
             if delta.finish_reason is not None:
                 self.ends[delta.request_id] = delta
                 self.lived_ms[delta.request_id] = (self.now_s - self.arrived_s[delta.request_id]) * 1000
-        if self._poison:
-            self.poison_free_blocks()
         assert not getattr(self.runner, "violations", None), self.runner.violations
         return deltas
 
@@ -248,11 +257,6 @@ class Driver:
 
     def counter(self, tenant_id: str) -> float:
         return float(self.tenant(tenant_id).counter)
-
-    def poison_free_blocks(self) -> None:
-        for block in self.pool.blocks:
-            if block.owner is None:
-                self.runner.cells[block.id] = [POISON] * self.config.block_size
 
     def check(self) -> None:
         """What holds between any two calls."""

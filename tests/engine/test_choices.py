@@ -20,7 +20,7 @@ def run_until(driver: Driver, request_id: str) -> None:
 
 
 def test_the_prompt_is_computed_once_but_for_what_no_whole_block_holds() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     first, *others = driver.submit_several("acme", PROMPT, 4, n=4, ignore_eos=True)
     driver.run()
     driver.check_answers()
@@ -33,7 +33,7 @@ def test_the_prompt_is_computed_once_but_for_what_no_whole_block_holds() -> None
 
 
 def test_the_sequences_hold_the_same_blocks_of_the_prompt() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     ids = driver.submit_several("acme", PROMPT, 30, n=3, ignore_eos=True)
     for _ in range(4):
         driver.step()
@@ -47,7 +47,7 @@ def test_the_sequences_hold_the_same_blocks_of_the_prompt() -> None:
 
 
 def test_the_others_go_before_what_came_after_their_request_unless_it_is_its_turn() -> None:
-    driver = Driver(poison=True, max_num_seqs=1, step_token_budget=128)
+    driver = Driver(max_num_seqs=1, step_token_budget=128)
     first, second, third = driver.submit_several("acme", PROMPT, 3, n=3, ignore_eos=True)
     at_its_turn, late = (driver.submit("acme", [token_id] * 20, 3, ignore_eos=True) for token_id in (8, 9))
     driver.run()
@@ -58,7 +58,7 @@ def test_the_others_go_before_what_came_after_their_request_unless_it_is_its_tur
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), n=st.integers(1, 6), blocks=st.integers(14, 40))
 def test_choices_are_what_each_alone_would_be_whatever_is_preempted(data: st.DataObject, n: int, blocks: int) -> None:
-    driver = Driver(poison=True, num_blocks=blocks, max_num_seqs=4, step_token_budget=16)
+    driver = Driver(num_blocks=blocks, max_num_seqs=4, step_token_budget=16)
     ids = driver.submit_several("acme", PROMPT, 20, n=n, seed=3)
     for _ in range(400):
         if not driver.engine.has_work:
@@ -74,7 +74,7 @@ def test_choices_are_what_each_alone_would_be_whatever_is_preempted(data: st.Dat
 
 
 def test_one_choice_ends_without_the_others() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     first, second, third = driver.submit_several("acme", PROMPT, 30, n=3, ignore_eos=True)
     for _ in range(4):
         driver.step()
@@ -86,7 +86,7 @@ def test_one_choice_ends_without_the_others() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1])
 def test_who_leaves_before_the_first_token_takes_all_choices_along(steps: int) -> None:
-    driver = Driver(poison=True, step_token_budget=16)
+    driver = Driver(step_token_budget=16)
     ids = driver.submit_several("acme", PROMPT, 30, n=3)
     for _ in range(steps):
         driver.step()
@@ -100,7 +100,7 @@ def test_who_leaves_before_the_first_token_takes_all_choices_along(steps: int) -
 
 
 def test_an_id_that_is_used_again_brings_no_choice_of_its_old_request_back() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     driver.engine.submit(Submit("again", "acme", PROMPT, SamplingParams(max_tokens=3), 3))
     assert driver.engine.abort("again")
     driver.engine.submit(Submit("again", "acme", PROMPT, SamplingParams(max_tokens=3)))
@@ -111,7 +111,7 @@ def test_an_id_that_is_used_again_brings_no_choice_of_its_old_request_back() -> 
 
 
 def test_a_prompt_that_fails_fails_once_and_nothing_of_its_request_is_left() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     ids = driver.submit_several("acme", PROMPT, 30, n=3)
     driver.runner.fails_for.add(ids[0])
     neighbour = driver.submit("acme", [1, 2, 3], 5, ignore_eos=True)

@@ -21,14 +21,19 @@ ROUNDING_MS = 2.5
 
 share_sets = st.fixed_dictionaries(
     {
-        "alpha": st.builds(Share, guarantee_tokens=st.sampled_from([0, 40, 64]), weight=st.integers(1, 4)),
+        "alpha": st.builds(
+            Share,
+            guarantee_tokens=st.sampled_from([0, 40, 64]),
+            weight=st.integers(1, 4),
+            cache_epoch=st.integers(0, 2),
+        ),
         "beta": st.builds(
             Share,
             guarantee_tokens=st.sampled_from([0, 32]),
             cap_tokens=st.sampled_from([32, 80, 10_000]),
             weight=st.integers(1, 4),
         ),
-        "gamma": st.builds(Share, cap_tokens=st.sampled_from([64, None])),
+        "gamma": st.builds(Share, cap_tokens=st.sampled_from([64, None]), cache_epoch=st.integers(0, 2)),
     }
 )
 # Few different tokens and a common start: prefixes are shared, and diverge.
@@ -81,7 +86,6 @@ class EngineMachine(RuleBasedStateMachine):
             each.start()
         self.driver = Driver(
             shares,
-            poison=True,
             num_blocks=NUM_BLOCKS,
             max_num_seqs=slots,
             step_token_budget=budget,

@@ -141,7 +141,7 @@ def test_an_aborted_request_frees_its_blocks_at_once_and_says_no_more() -> None:
 
 @pytest.mark.parametrize("how", ["raises_for", "fails_for"])
 def test_only_the_offender_fails(how: str) -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     good = [driver.submit("acme", [n] * 20, 10, ignore_eos=True) for n in range(3)]
     bad = driver.submit("acme", [9] * 20, 10)
     getattr(driver.runner, how).add(bad)
@@ -202,7 +202,7 @@ def test_an_answer_that_does_not_fit_the_rows_fails_the_request_and_not_the_book
 
 
 def test_lowering_a_cap_preempts_the_newest_and_ends_what_can_never_fit_again() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     old = driver.submit("acme", [1] * 30, 20, ignore_eos=True)
     new = driver.submit("acme", [2] * 30, 20, ignore_eos=True)
     for _ in range(4):
@@ -226,7 +226,7 @@ def test_lowering_a_cap_preempts_the_newest_and_ends_what_can_never_fit_again() 
 
 
 def test_a_sequence_that_outgrows_a_lowered_cap_keeps_its_tokens_and_ends_with_the_reason() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     request_id = driver.submit("acme", [1] * 10, 40, ignore_eos=True)
     driver.step()
     driver.engine.set_tenants({"acme": Share(cap_tokens=24)})
@@ -264,6 +264,40 @@ def test_the_figures_add_up() -> None:
     assert (load.prompt_tokens, load.generation_tokens) == (40, 10)
     # 20 of prompt at 1 and 5 of output at 2, divided by the weight
     assert [load.service for load in driver.engine.tenant_loads()] == pytest.approx([10, 30])
+    assert [load.served_units for load in driver.engine.tenant_loads()] == [30, 30]
+    assert [load.peak_owned_blocks for load in driver.engine.tenant_loads()] == [3, 3]
+    assert [load.prefix_queries_tokens for load in driver.engine.tenant_loads()] == [20, 20]
+    driver.submit("acme", [1] * 20, 1)
+    driver.run()
+    again = driver.engine.tenant_loads()[0]
+    assert (again.prefix_queries_tokens, again.prefix_hits_tokens) == (40, 16)
+
+
+def test_a_tenant_is_told_what_it_suffered_and_why() -> None:
+    driver = Driver({"acme": Share(cap_tokens=80)}, num_blocks=12, prefix_cache=False)
+    for tenant in ("other", "other", "acme"):
+        driver.submit(tenant, [1] * 16, 40, ignore_eos=True)
+    for _ in range(12):
+        driver.step()
+    driver.engine.set_tenants({"acme": Share(cap_tokens=16), "third": Share()})
+    driver.run()
+    suffered = {load.tenant_id: load for load in driver.engine.tenant_loads()}
+    assert suffered["other"].preemptions["growth"] >= 1
+    assert suffered["other"].within_guarantee_preemptions == 0
+    assert driver.engine.load().num_preemptions == sum(sum(load.preemptions.values()) for load in suffered.values())
+
+
+def test_service_elsewhere_is_a_number_of_a_tenant() -> None:
+    driver = Driver()
+    for units in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="acme.*must be 0 or more"):
+            driver.engine.add_service({"other": 5.0, "acme": units})
+    assert driver.engine.tenant_loads() == []
+    driver.engine.add_service({"acme": 1e9})
+    assert driver.counter("acme") == driver.config.service_debt_units
+    driver.submit("acme", [1], 1)
+    driver.run()
+    assert driver.ends, "a debt stops nobody who is alone"
 
 
 def test_falling_idle_with_a_block_missing_is_an_error() -> None:

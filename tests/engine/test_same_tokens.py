@@ -15,7 +15,7 @@ PROMPT = [5, 4, 3, 2, 1] * 13
 
 
 def alone(max_tokens: int = 30, **engine: Any) -> list[int]:
-    driver = Driver(poison=True, **engine)
+    driver = Driver(**engine)
     request_id = driver.submit("acme", PROMPT, max_tokens, ignore_eos=True, seed=9)
     driver.run()
     assert driver.tokens[request_id] == reference(driver.requests[request_id])
@@ -31,7 +31,7 @@ def test_chunks_and_block_sizes_do_not_change_the_tokens(chunk: int | None, bloc
 @settings(max_examples=40, deadline=None)
 @given(st.sets(st.integers(0, 60), max_size=12), st.booleans(), st.sampled_from([1, 7, 64]))
 def test_preemption_at_any_step_does_not_change_the_tokens(when: set[int], prefix_cache: bool, chunk: int) -> None:
-    driver = Driver(poison=True, prefix_cache=prefix_cache, prefill_chunk_tokens=chunk)
+    driver = Driver(prefix_cache=prefix_cache, prefill_chunk_tokens=chunk)
     request_id = driver.submit("acme", PROMPT, 30, ignore_eos=True)
     for step in range(4_000):
         if not driver.engine.has_work:
@@ -45,7 +45,7 @@ def test_preemption_at_any_step_does_not_change_the_tokens(when: set[int], prefi
 
 
 def test_a_hot_prefix_gives_the_tokens_of_a_cold_one_and_computes_less() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     cold = driver.submit("acme", PROMPT, 20, ignore_eos=True, seed=3)
     driver.run()
     hot = driver.submit("acme", PROMPT, 20, ignore_eos=True, seed=3)
@@ -58,7 +58,7 @@ def test_a_hot_prefix_gives_the_tokens_of_a_cold_one_and_computes_less() -> None
 
 
 def test_sequences_that_run_together_share_the_blocks_of_a_common_prefix() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     first = driver.submit("acme", PROMPT, 30, ignore_eos=True)
     for _ in range(3):
         driver.step()
@@ -73,7 +73,7 @@ def test_sequences_that_run_together_share_the_blocks_of_a_common_prefix() -> No
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_neighbours_and_their_aborts_do_not_change_the_tokens(data: st.DataObject) -> None:
-    driver = Driver({"acme": Share(weight=2)}, poison=True, num_blocks=24, max_num_seqs=4, step_token_budget=16)
+    driver = Driver({"acme": Share(weight=2)}, num_blocks=24, max_num_seqs=4, step_token_budget=16)
     subject = driver.submit("acme", PROMPT, 30, ignore_eos=True, seed=9)
     for _ in range(40):
         if data.draw(st.booleans()):
@@ -118,7 +118,7 @@ def test_a_cache_that_compares_too_little_is_seen(monkeypatch: pytest.MonkeyPatc
     def careless(self: PrefixCache, sequence: Any) -> list[Any]:
         return list(self._pool.index.values())[: (sequence.num_tokens - 1) // 8]
 
-    driver = Driver(poison=True)
+    driver = Driver()
     driver.submit("acme", PROMPT, 8, ignore_eos=True)
     driver.run()
     monkeypatch.setattr(PrefixCache, "match", careless)
@@ -137,11 +137,10 @@ def test_a_resume_that_skips_what_was_lost_is_seen(monkeypatch: pytest.MonkeyPat
         return admitted
 
     monkeypatch.setattr(Scheduler, "_admit", admit_and_skip)
-    driver = Driver(poison=True, prefix_cache=False)
+    driver = Driver(prefix_cache=False)
     request_id = driver.submit("acme", PROMPT, 8, ignore_eos=True)
     for _ in range(4):
         driver.step()
     driver.preempt(request_id)
-    driver.poison_free_blocks()
     with pytest.raises(AssertionError, match="nobody computed"):
         driver.run()

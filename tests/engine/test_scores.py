@@ -19,7 +19,7 @@ def scored(driver: Driver, request_id: str) -> list[int]:
 def test_every_token_of_the_prompt_but_the_first_is_scored_before_the_output(
     chunk: int | None, num_tokens: int
 ) -> None:
-    driver = Driver(poison=True, prefill_chunk_tokens=chunk)
+    driver = Driver(prefill_chunk_tokens=chunk)
     prompt = PROMPT[:num_tokens]
     request_id = driver.submit("acme", prompt, 5, ignore_eos=True, logprobs=2, score_prompt=True)
     driver.run()
@@ -28,7 +28,7 @@ def test_every_token_of_the_prompt_but_the_first_is_scored_before_the_output(
 
 
 def test_a_hot_prefix_is_computed_again_for_scores_and_still_serves_others() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     plain: dict[str, Any] = {"ignore_eos": True, "seed": 3}
     cold = driver.submit("acme", PROMPT, 5, **plain)
     driver.run()
@@ -45,7 +45,7 @@ def test_a_hot_prefix_is_computed_again_for_scores_and_still_serves_others() -> 
 @settings(max_examples=40, deadline=None)
 @given(when=st.sets(st.integers(0, 60), max_size=12), chunk=st.sampled_from([1, 7, 64]), n=st.integers(1, 3))
 def test_preemption_at_any_step_repeats_no_score_and_loses_none(when: set[int], chunk: int, n: int) -> None:
-    driver = Driver(poison=True, prefill_chunk_tokens=chunk)
+    driver = Driver(prefill_chunk_tokens=chunk)
     first, *others = driver.submit_several(
         "acme", PROMPT, 10, n=n, ignore_eos=True, logprobs=1, score_prompt=True, presence_penalty=1.0
     )
@@ -79,7 +79,7 @@ def test_penalties_see_the_output_and_the_repetition_penalty_the_prompt_too() ->
 
 
 def test_a_runner_that_scores_too_little_fails_that_row_only() -> None:
-    driver = Driver(poison=True)
+    driver = Driver()
     driver.runner.forgets_scores = True
     scoring = driver.submit("acme", PROMPT, 5, logprobs=1)
     plain = driver.submit("acme", PROMPT, 5, ignore_eos=True)
