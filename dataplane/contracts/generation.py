@@ -115,8 +115,38 @@ class EngineLoad(msgspec.Struct, frozen=True):
     failed_rows: int = 0
 
 
+class PreemptionCause(StrEnum):
+    """Why a running sequence was sent back to its line.
+
+    GROWTH: one that ran needed a block. RECLAIM: a tenant took back what it is guaranteed. SLOT: one with a guarantee
+    ran nothing while all slots were taken. SHARES: its tenant's cap was lowered. OWN: a long generation made room for
+    another request of its own tenant.
+    """
+
+    GROWTH = "growth"
+    RECLAIM = "reclaim"
+    SLOT = "slot"
+    SHARES = "shares"
+    OWN = "own"
+
+
 class TenantLoad(msgspec.Struct, frozen=True):
-    """One tenant in the pool. ``service`` is its counter in weighted tokens."""
+    """One tenant in the pool, now and since the engine knows it. What counts only grows: readers take differences.
+
+    An account that is forgotten (of a tenant that no share names, idle) begins at 0 again.
+
+    Attributes:
+        service: its counter: units divided by the weight, lifts included.
+        peak_owned_blocks: the most that it ever owned.
+        preemptions: of its sequences, by :class:`PreemptionCause`.
+        within_guarantee_preemptions: those for the memory of another tenant while it was within its guarantee. Never.
+        served_units: what it was charged, not divided by the weight, without lifts.
+        service_gap_units: how far another tenant's counter got ahead while both had requests in line and memory blocked
+            neither, where that came nearest to its bound. 0 where it was never behind.
+        service_bound_units: how far that other could get at most.
+        prefix_queries_tokens: prompt tokens that were looked up in the prefix cache.
+        prefix_hits_tokens: those that were found.
+    """
 
     tenant_id: str
     guarantee_blocks: int
@@ -127,6 +157,14 @@ class TenantLoad(msgspec.Struct, frozen=True):
     num_running: int
     num_waiting: int
     service: float
+    peak_owned_blocks: int = 0
+    preemptions: dict[str, int] = {}
+    within_guarantee_preemptions: int = 0
+    served_units: float = 0.0
+    service_gap_units: float = 0.0
+    service_bound_units: float = 0.0
+    prefix_queries_tokens: int = 0
+    prefix_hits_tokens: int = 0
 
 
 CONVERT = "convert"

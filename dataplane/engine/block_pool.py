@@ -67,7 +67,7 @@ class BlockPool:
         for block in blocks:
             block.owner = owner
             block.ref_count = 1
-        owner.owned_blocks += count
+        owner.own(count)
         if owner.cached:
             self._caching.add(owner)
         return blocks
@@ -76,7 +76,7 @@ class BlockPool:
         """Hold an indexed block once more: a prefix hit."""
         if block.ref_count == 0 and block.owner is not None:
             self._uncache(block, block.owner)
-            block.owner.owned_blocks += 1
+            block.owner.own(1)
         block.ref_count += 1
 
     def release(self, blocks: Iterable[Block]) -> None:
@@ -110,6 +110,12 @@ class BlockPool:
         for owner in list(self._caching):
             self._evict(owner, owner.cached_blocks)
 
+    def forget(self, owner: TenantBudget, held: Iterable[Block]) -> None:
+        """Evict the cache of ``owner``, take its ``held`` blocks out of the index: they will be freed, not cached."""
+        self._evict(owner, owner.cached_blocks)
+        for block in held:
+            self._unindex(block)
+
     def _evict_others(self, count: int) -> None:
         for _ in range(count):
             owner = self._caching.least()
@@ -128,10 +134,14 @@ class BlockPool:
         self.cached_blocks -= 1
 
     def _free_block(self, block: Block) -> None:
+        self._unindex(block)
+        block.owner = None
+        self._free.append(block)
+
+    def _unindex(self, block: Block) -> None:
         if block.digest is not None:
             del self.index[block.digest]
-        block.owner, block.digest, block.token_ids = None, None, []
-        self._free.append(block)
+            block.digest, block.token_ids = None, []
 
     def check_integrity(self, budgets: Iterable[TenantBudget]) -> None:
         """Walk every list and compare it with every count.

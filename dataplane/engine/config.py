@@ -1,6 +1,7 @@
 """Settings of an engine: sizes chosen by the worker, and the constants of the fairness rule."""
 
 from dataclasses import dataclass
+from functools import cache
 
 BLOCK_SIZES_TOKENS = (8, 16, 32)
 _POSITIVE = ("num_blocks", "max_num_seqs", "max_model_len", "queue_limit_per_tenant", "prefix_window")
@@ -24,6 +25,10 @@ class EngineConfig:
         input_weight, output_weight: service units of a computed prompt token and of a sampled token.
         cached_weight: service units of a prompt token found in the cache: no compute, but it holds blocks.
         reclaim_gap_units: how far above the least counter a tenant may be and still reclaim its guarantee.
+        service_debt_steps: for how many full steps of others' turns a tenant may be put back at most for what other
+            replicas served it. Full steps, for a step is sized to take about as long on any device. Not more: a debt
+            outlives the replica that caused it, and who has lost one must not starve at the rest. Not less than what a
+            replica serves between two exchanges: else whoever calls several gets more.
         reclaim_recompute_share: tokens that all reclaims together may make others recompute, per token of new work.
         min_run_steps: steps a sequence runs before it may be preempted for somebody else's admission.
         watermark_fraction: part of the pool that new requests above their guarantee leave free for growth and for
@@ -50,6 +55,7 @@ class EngineConfig:
     output_weight: float = 2.0
     cached_weight: float = 0.25
     reclaim_gap_units: float = 64.0
+    service_debt_steps: int = 16
     reclaim_recompute_share: float = 0.1
     min_run_steps: int = 16
     watermark_fraction: float = 0.1
@@ -70,6 +76,31 @@ class EngineConfig:
         if self.prefill_chunk_tokens is not None and self.prefill_chunk_tokens < 1:
             raise ValueError(f"prefill_chunk_tokens is {self.prefill_chunk_tokens}; it must be at least 1 or None")
 
+    @property
+    def step_units(self) -> float:
+        """The most that the prompts of one step cost."""
+        return self.input_weight * self.step_token_budget
+
+    @property
+    def service_debt_units(self) -> float:
+        """How far above the virtual time service elsewhere may put a counter."""
+        return self.service_debt_steps * self.step_units
+
+    def cap_units(self, cap_blocks: int) -> float:
+        """Return what sequences under a cap may still be charged once no other is admitted.
+
+        Each of R sequences that end one after another hands its blocks to those that still grow, so it is not the cap
+        once but the R-th harmonic number times.
+        """
+        sequences = min(self.max_num_seqs, cap_blocks)
+        return self.output_weight * cap_blocks * self.block_size * harmonic(sequences)
+
     def blocks_for(self, num_tokens: int) -> int:
         """Return the blocks that hold ``num_tokens`` tokens."""
         return -(-num_tokens // self.block_size)
+
+
+@cache
+def harmonic(count: int) -> float:
+    """Return 1 + 1/2 + ... + 1/count."""
+    return sum(1 / k for k in range(1, count + 1))

@@ -7,6 +7,7 @@ free or cached in that same step. With its first token the other sequences of a 
 front, and find its prompt computed. A preemption sends it back to the line with its tokens kept.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 
@@ -28,13 +29,14 @@ from dataplane.engine import execution, intake
 from dataplane.engine.block_pool import BlockPool, IntegrityError
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.deadlines import Deadlines
-from dataplane.engine.fair_queue import FairQueue, TenantQueue
+from dataplane.engine.fair_queue import FairQueue
 from dataplane.engine.intake import Refusal
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.runner import Constraint, Row, RowFailure, Runner, Scored
 from dataplane.engine.scheduler import Scheduler
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import DEFAULT_SHARE, TenantBudget, check_shares
+from dataplane.engine.tenant_queue import TenantQueue
 
 _PHASES_EVERY_TOKENS = 16
 
@@ -316,7 +318,8 @@ class Engine:
     def set_tenants(self, tenants: Mapping[str, Share]) -> None:
         """Replace all shares, mid-flight too. A tenant above a lowered cap is preempted down to it, newest first.
 
-        What can no longer fit at all ends with an error in the next step.
+        What can no longer fit at all ends with an error in the next step. With another epoch a tenant's cache is
+        forgotten at once.
 
         Raises:
             ValueError: shares that the pool cannot keep; nothing is changed.
@@ -330,6 +333,8 @@ class Engine:
         self._unlisted = OrderedDict((id_, t) for id_, t in self._queue.tenants.items() if id_ not in tenants)
         for tenant in self._queue.tenants.values():
             share = tenants.get(tenant.id, DEFAULT_SHARE)
+            if share.cache_epoch != tenant.budget.cache_epoch:
+                self._prefix_cache.begin_epoch(tenant, share.cache_epoch)
             tenant.budget.set_share(share, config.num_blocks, config.block_size)
             for sequence in [*tenant.running.values(), *tenant.waiting.values()]:
                 if self._outgrew_cap(sequence):
@@ -337,6 +342,23 @@ class Engine:
                     code = Code.REQUEST_TOO_LARGE_FOR_BUDGET
                     self._refused.append(self._end(sequence, FinishReason.ERROR, code, message))
         self._scheduler.apply_shares()
+
+    def add_service(self, units: Mapping[str, float]) -> None:
+        """Count what other replicas served tenants against their turns here, so that they are fair together.
+
+        A counter is raised by no more than leads to :attr:`EngineConfig.service_debt_units` above the virtual time.
+
+        Args:
+            units: service units (not divided by the weight) by tenant id.
+
+        Raises:
+            ValueError: a number that is negative or none; nothing is changed.
+        """
+        for tenant_id, served_units in units.items():
+            if not 0 <= served_units < math.inf:
+                raise ValueError(f"tenant {tenant_id}: {served_units} units of service elsewhere; it must be 0 or more")
+        for tenant_id, served_units in units.items():
+            self._queue.add_service(self._tenant(tenant_id), served_units)
 
     def _tenant(self, tenant_id: str) -> TenantQueue:
         tenant = self._queue.tenants.get(tenant_id)
@@ -382,21 +404,10 @@ class Engine:
 
     def tenant_loads(self) -> list[TenantLoad]:
         """Return the figures of every tenant that is listed or known, but for those that only probe."""
-        return [
-            TenantLoad(
-                tenant_id=tenant.id,
-                guarantee_blocks=tenant.budget.guarantee_blocks,
-                cap_blocks=tenant.budget.cap_blocks,
-                weight=tenant.budget.weight,
-                owned_blocks=tenant.budget.owned_blocks,
-                cached_blocks=tenant.budget.cached_blocks,
-                num_running=len(tenant.running),
-                num_waiting=len(tenant.waiting),
-                service=tenant.counter,
-            )
-            for tenant in self._queue.tenants.values()
-            if tenant.id not in probes.TENANTS
-        ]
+        tenants = [tenant for tenant in self._queue.tenants.values() if tenant.id not in probes.TENANTS]
+        for tenant in tenants:
+            self._queue.note_gap(tenant)  # who waits now may be further behind than when it was last served
+        return [tenant.load() for tenant in tenants]
 
     def dump(self) -> EngineDump:
         """Return everything a person debugging wants; no text and no token ids."""

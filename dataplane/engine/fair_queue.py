@@ -5,105 +5,19 @@ tenant has a counter of the service it received, in units divided by its weight,
 it differs from the paper, a comment says what goes wrong otherwise.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from dataplane.engine.config import EngineConfig
+from dataplane.engine.figures import Leads
 from dataplane.engine.lazy_heap import LazyHeap
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
-from dataplane.engine.timing import Cause, Time, WaitAccount
+from dataplane.engine.tenant_queue import Hold, TenantQueue
+from dataplane.engine.timing import Cause, Time
 
 Turn = tuple[float, int, str]
 """A place in the order of tenants."""
-
-
-@dataclass(slots=True)
-class Hold:
-    """A head that found no memory at its turn: others may pass it until their counters reach ``line``, then they wait.
-
-    The line is the virtual time at that moment plus what the head itself will cost, so what passes is bounded. (An
-    allowance counted in steps renews itself with every blocked head. One counted from everybody's own counter lets
-    those who are ahead stay ahead and grow the lead with every blocked head.)
-
-    Attributes:
-        line: counter units.
-        newcomers_left: what tenants that came later may still gain, together: one by one they would never run out.
-        since: number of the dispatch before it.
-    """
-
-    line: float
-    newcomers_left: float
-    since: int
-
-    def admits(self, tenant: "TenantQueue") -> bool:
-        """Say whether ``tenant`` may still pass."""
-        return tenant.counter < self.line and (tenant.since <= self.since or self.newcomers_left > 0)
-
-    def passed_by(self, tenant: "TenantQueue", gain: float) -> None:
-        """Note that ``tenant`` passed with a request that will cost it at least ``gain``."""
-        if tenant.since > self.since:
-            self.newcomers_left -= gain
-
-
-class TenantQueue:
-    """One tenant's line of waiting requests, its running ones, and its account.
-
-    Attributes:
-        id: the tenant.
-        budget: its blocks.
-        counter: service received, in units divided by the weight, lifted on return (see :class:`FairQueue`).
-        waiting: requests in order of arrival; the preempted first.
-        running: sequences that hold blocks, by request id.
-        head: the waiting request that goes next; it stays the head until it is admitted, gone or preceded by one
-            that was preempted, so that "the head is blocked" means something.
-        eligible: it has a head that passes its cap.
-        hold: set while the head is blocked by memory.
-        since: number of the dispatch before it came.
-        last_dispatch: number of its last dispatch: ties go to whoever waited longest.
-        front_passes: how often the front of the line was passed by a longer cached prefix.
-        waits: for how long which cause has held the line.
-    """
-
-    __slots__ = (
-        "budget",
-        "counter",
-        "eligible",
-        "front_passes",
-        "head",
-        "hold",
-        "id",
-        "last_dispatch",
-        "running",
-        "since",
-        "waiting",
-        "waits",
-    )
-
-    def __init__(self, budget: TenantBudget, counter: float, since: int) -> None:
-        self.id = budget.id
-        self.budget = budget
-        self.counter = counter
-        self.waiting: OrderedDict[str, Sequence] = OrderedDict()
-        self.running: dict[str, Sequence] = {}
-        self.head: Sequence | None = None
-        self.eligible = False
-        self.hold: Hold | None = None
-        self.since = since
-        self.last_dispatch = 0
-        self.front_passes = 0
-        self.waits = WaitAccount()
-
-    @property
-    def is_idle(self) -> bool:
-        """It has no request."""
-        return not self.waiting and not self.running
-
-    def newest_running(self) -> Sequence:
-        """Return the running sequence that arrived last."""
-        return max(self.running.values(), key=lambda sequence: sequence.arrival)
 
 
 class FairQueue:
@@ -147,6 +61,8 @@ class FairQueue:
         self._in_line = LazyHeap(self.turn, _is_eligible)  # what a step takes out of it, it puts back
         self._slotless = LazyHeap(self.turn, _is_slotless)
         self._dispatches = 0
+        self._leads = Leads()
+        self._debt_units = 0.0  # what others may be charged here for service elsewhere; it widens the bound
 
     # who is there
 
@@ -243,6 +159,7 @@ class FairQueue:
             return False
         tenant.hold = None
         self._unblocked.add(tenant)
+        tenant.in_line_since = self._leads.now()
         return True
 
     def _lift(self, tenant: TenantQueue) -> None:
@@ -275,10 +192,12 @@ class FairQueue:
         """
         eligible = tenant.head is not None and self._passes_cap(tenant.head)
         if eligible != tenant.eligible:
+            self.note_gap(tenant)
             tenant.eligible = eligible
             tenant.hold = None
             if eligible:
                 self._lift(tenant)
+                tenant.in_line_since = self._leads.now()
                 self._eligible.add(tenant)
                 self._unblocked.add(tenant)
                 self._in_line.add(tenant)
@@ -311,6 +230,7 @@ class FairQueue:
     def charge(self, tenant: TenantQueue, units: float) -> None:
         """Add service. Nothing is ever taken back, so an aborted request costs what it used."""
         tenant.counter += units / tenant.budget.weight
+        tenant.figures.served_units += units
 
     def is_turn(self, tenant: TenantQueue) -> bool:
         """Say whether it is the tenant's turn, give or take the gap.
@@ -324,6 +244,7 @@ class FairQueue:
     def block(self, tenant: TenantQueue, needed_tokens: int) -> Hold:
         """Note that the head of ``tenant`` found no memory; the line is drawn once per head."""
         if tenant.hold is None:
+            self.note_gap(tenant)
             cost = self._config.input_weight * needed_tokens / tenant.budget.weight
             tenant.hold = Hold(self.virtual_time + cost, cost, self._dispatches)
             self._note_cause(tenant)
@@ -333,6 +254,34 @@ class FairQueue:
         """Note the dispatch, for ties."""
         self._dispatches += 1
         tenant.last_dispatch = self._dispatches
+
+    def add_service(self, tenant: TenantQueue, units: float) -> None:
+        """Count service that the tenant received from another replica, up to a debt that is soon worked off."""
+        self.advance()
+        self._debt_units = self._config.service_debt_units
+        owed = min(tenant.counter + units / tenant.budget.weight, self.virtual_time + self._debt_units)
+        tenant.counter = max(tenant.counter, owed)
+
+    # how well the promise is kept
+
+    def bound_units(self, tenant: TenantQueue) -> float:
+        """Return how far the counter of ``tenant`` may be ahead of others in line (argued in docs/fairness.md)."""
+        units = self._config.cap_units(tenant.budget.cap_blocks) + self._config.step_units
+        return units / tenant.budget.weight + self._config.reclaim_gap_units + self._debt_units
+
+    def watch(self, pending: Mapping[str, float]) -> None:
+        """See who is ahead of whom before a step: ``pending`` is what it will charge, by tenant id."""
+        served = [(tenant, units) for id_, units in pending.items() if _is_unblocked(tenant := self.tenants[id_])]
+        for tenant, _ in served:
+            self.note_gap(tenant)
+        for tenant, units in served:
+            self._leads.reach(tenant.counter + units / tenant.budget.weight, self.bound_units(tenant))
+
+    def note_gap(self, tenant: TenantQueue) -> None:
+        """Note how far another has got ahead of ``tenant``, before its counter grows or it leaves the line."""
+        if _is_unblocked(tenant):
+            counter, bound_units = self._leads.since(tenant.in_line_since)
+            tenant.figures.note_gap(counter - tenant.counter, bound_units)
 
 
 def _is_eligible(tenant: TenantQueue) -> bool:

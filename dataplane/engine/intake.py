@@ -5,8 +5,8 @@ from dataplane.contracts.generation import Submit
 from dataplane.contracts.sampling import MAX_CHOICES
 from dataplane.contracts.usage import Phases
 from dataplane.engine.config import EngineConfig
-from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.tenant_budget import TenantBudget
+from dataplane.engine.tenant_queue import TenantQueue
 
 _MAX_TOKEN_ID = 2**31 - 1
 

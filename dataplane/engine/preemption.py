@@ -4,11 +4,12 @@ A tenant within its guarantee is never chosen for memory, whoever asks. The newe
 the most to lose and must be able to finish.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.sequence import Sequence
+from dataplane.engine.tenant_queue import TenantQueue
 
 
 def growth_victim(grower: Sequence, tenants: Iterable[TenantQueue]) -> Sequence:
@@ -30,10 +31,11 @@ def reclaim_victims(
 ) -> list[Sequence] | None:
     """Return sequences of tenants above their guarantee that free ``shortfall_blocks``, or None if they cannot.
 
-    All or none: to preempt without being able to admit would be waste. Blocks that a victim shares are not counted.
+    All or none: to preempt without being able to admit would be waste. The last victim that holds a block frees it.
     """
     excess = {tenant: tenant.budget.excess_blocks for tenant in tenants if tenant.budget.excess_blocks > 0}
     takeable = {tenant: _settled(tenant, step, min_run_steps) for tenant in excess}
+    let_go: Counter[int] = Counter()
     victims: list[Sequence] = []
     while shortfall_blocks > 0:
         candidates = [tenant for tenant in excess if excess[tenant] > 0 and takeable[tenant]]
@@ -41,11 +43,17 @@ def reclaim_victims(
             return None
         tenant = max(candidates, key=lambda tenant: excess[tenant])
         victim = takeable[tenant].pop()
-        freed = sum(block.ref_count == 1 for block in victim.table.blocks)
+        freed = freed_blocks(victim, let_go)
         excess[tenant] -= freed
         shortfall_blocks -= freed
         victims.append(victim)
     return victims
+
+
+def freed_blocks(victim: Sequence, let_go: Counter[int]) -> int:
+    """Return how many blocks become free with ``victim``, after others that let go of blocks so often (by id)."""
+    let_go.update(victim.table.block_ids)
+    return sum(block.ref_count == let_go[block.id] for block in victim.table.blocks)
 
 
 def slot_victim(

@@ -1,7 +1,8 @@
 """The prefix cache: a full block is found again by the digest of everything up to and including it.
 
 The chain starts from a secret of the tenant and the version, so two tenants never share a block, and a digest tells
-nothing about another tenant's tokens. (The method is vLLM's automatic prefix caching with a keyed seed.)
+nothing about another tenant's tokens; and from an epoch, so that a tenant can begin anew. (The method is vLLM's
+automatic prefix caching with a keyed seed.)
 """
 
 import hashlib
@@ -11,14 +12,16 @@ from array import array
 from dataplane.engine.block_list import Block
 from dataplane.engine.block_pool import BlockPool
 from dataplane.engine.sequence import Sequence
+from dataplane.engine.tenant_budget import TenantBudget
+from dataplane.engine.tenant_queue import TenantQueue
 
 _DIGEST_BYTES = 32
 
 
-def chain_seed(salt_secret: bytes, tenant_id: str, version_digest: str) -> bytes:
+def chain_seed(salt_secret: bytes, tenant_id: str, version_digest: str, epoch: int) -> bytes:
     """Return the first link of a tenant's chains: an HMAC over tagged, length-prefixed parts, so none can run over."""
     message = bytearray()
-    for tag, value in ((b"tenant", tenant_id), (b"version", version_digest)):
+    for tag, value in ((b"tenant", tenant_id), (b"version", version_digest), (b"epoch", str(epoch))):
         raw = value.encode("utf-8", "surrogatepass")
         message += tag + len(raw).to_bytes(8, "big") + raw
     return hmac.digest(salt_secret, bytes(message), hashlib.sha256)
@@ -51,7 +54,7 @@ class PrefixCache:
         found. Token ids are compared too, so that even a collision of digests could not serve a wrong prefix.
         """
         hits: list[Block] = []
-        if not self.enabled or sequence.needs_scores:
+        if not self.enabled or sequence.is_private or sequence.needs_scores:
             return hits
         size = self._block_size
         self._extend_chain(sequence, (sequence.num_tokens - 1) // size)
@@ -70,7 +73,7 @@ class PrefixCache:
         """Index the blocks of ``sequence`` that became full since ``start_tokens`` were computed; False if none did."""
         size = self._block_size
         first, last = start_tokens // size, sequence.num_computed_tokens // size
-        if not self.enabled or first == last:
+        if not self.enabled or sequence.is_private or first == last:
             return False
         self._extend_chain(sequence, last)
         for position in range(first, last):
@@ -80,13 +83,27 @@ class PrefixCache:
                 self._pool.register(block, sequence.chain[position], token_ids)
         return True
 
+    def begin_epoch(self, tenant: TenantQueue, epoch: int) -> None:
+        """Forget what ``tenant`` has cached, and seed its chains with ``epoch`` from now on.
+
+        What runs goes on with its blocks, which are nobody else's to find any more: neither those that it has nor those
+        that it will fill. What waits begins anew.
+        """
+        running = tenant.running.values()
+        self._pool.forget(tenant.budget, [block for sequence in running for block in sequence.table.blocks])
+        tenant.budget.cache_epoch = epoch
+        for sequence in running:
+            sequence.is_private = True
+        for sequence in tenant.waiting.values():
+            sequence.chain.clear()
+
     def _extend_chain(self, sequence: Sequence, num_blocks: int) -> None:
         chain, size = sequence.chain, self._block_size
         while len(chain) < num_blocks:
             start = len(chain) * size
-            parent = chain[-1] if chain else self._seed(sequence.tenant.id)
+            parent = chain[-1] if chain else self._seed(sequence.tenant.budget)
             tokens = array("q", sequence.token_ids[start : start + size]).tobytes()
             chain.append(hashlib.blake2b(parent + tokens, digest_size=_DIGEST_BYTES).digest())
 
-    def _seed(self, tenant_id: str) -> bytes:
-        return chain_seed(self._salt_secret, tenant_id, self._version_digest)
+    def _seed(self, owner: TenantBudget) -> bytes:
+        return chain_seed(self._salt_secret, owner.id, self._version_digest, owner.cache_epoch)

@@ -8,13 +8,17 @@ engine has refused with a reason; nothing here can stall.
 from collections.abc import Callable
 
 from dataplane.contracts import probes
+from dataplane.contracts.generation import PreemptionCause
 from dataplane.engine.block_pool import BlockPool
 from dataplane.engine.config import EngineConfig
-from dataplane.engine.fair_queue import FairQueue, TenantQueue
+from dataplane.engine.fair_queue import FairQueue
 from dataplane.engine.preemption import ReclaimCredit, growth_victim, reclaim_victims, slot_victim
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.step import Need, Step, Turns
+from dataplane.engine.tenant_queue import TenantQueue
+
+_FOR_MEMORY = frozenset({PreemptionCause.GROWTH, PreemptionCause.RECLAIM})
 
 
 class Scheduler:
@@ -55,6 +59,7 @@ class Scheduler:
         prefills = self._schedule_decodes(step)
         self._schedule_prefills(step, prefills)
         self.queue.time.slots_full = self._is_full
+        self.queue.watch(step.pending)
         return step
 
     def commit(self, sequence: Sequence, num_tokens: int, token_id: int | None) -> None:
@@ -118,14 +123,27 @@ class Scheduler:
             return True
         while not sequence.table.append(self._pool, sequence.tenant.budget):
             victim = growth_victim(sequence, self.queue.busy.values())
-            self._preempt(victim, step)
+            self._preempt(victim, step, PreemptionCause.GROWTH, sequence.tenant)
             if victim is sequence:
                 return False
         self.queue.refresh(sequence.tenant)
         return True
 
-    def _preempt(self, sequence: Sequence, step: Step | None = None) -> None:
-        """Send a running sequence back to the queue: its tokens stay, its KV is computed again."""
+    def _preempt(
+        self,
+        sequence: Sequence,
+        step: Step | None = None,
+        cause: PreemptionCause = PreemptionCause.SHARES,
+        taker: TenantQueue | None = None,
+    ) -> None:
+        """Send a running sequence back to the queue: its tokens stay, its KV is computed again.
+
+        ``taker`` is who gets the room, unless it is nobody in particular.
+        """
+        tenant = sequence.tenant
+        tenant.figures.preemptions[cause] += 1
+        if cause in _FOR_MEMORY and taker is not tenant and tenant.budget.excess_blocks <= 0:
+            tenant.figures.within_guarantee_preemptions += 1
         if step is not None:
             self._unschedule(sequence, step)
             step.closed = True  # an admission now would take the room that was just made
@@ -213,7 +231,7 @@ class Scheduler:
         need = self._need(head)
         if full and not self._within_guarantee(tenant, need):
             return False
-        victims = self._memory_victims(head, need, step)
+        cause, victims = PreemptionCause.RECLAIM, self._memory_victims(head, need, step)
         if victims is None:
             self._hold_for(head, need, step)
             return False
@@ -222,9 +240,9 @@ class Scheduler:
             victim = slot_victim(tenant, busy, self.step_number, self._config.min_run_steps)
             if victim is None:
                 return False
-            victims = [victim]
+            cause, victims = PreemptionCause.SLOT, [victim]
         for victim in victims:
-            self._preempt(victim, step)
+            self._preempt(victim, step, cause, tenant)
             victim.reclaimed_by = tenant.id
         return self._admit(head, need, prepaid=bool(victims), step=step)
 
@@ -267,6 +285,8 @@ class Scheduler:
             if head.tenant.id not in probes.TENANTS:
                 self.prefix_queries_tokens += head.num_prompt_tokens
                 self.prefix_hits_tokens += head.prefix_tokens
+            tenant.figures.prefix_queries_tokens += head.num_prompt_tokens
+            tenant.figures.prefix_hits_tokens += head.prefix_tokens
         self.running[head.request_id] = head
         if self._is_full:
             step.closed = True  # who has a guarantee may ask for a slot when the next step begins with none

@@ -12,7 +12,7 @@ from dataplane.engine.timing import Time, Timeline
 from dataplane.engine.token_counts import TokenCounts
 
 if TYPE_CHECKING:
-    from dataplane.engine.fair_queue import TenantQueue
+    from dataplane.engine.tenant_queue import TenantQueue
 
 
 class Sequence:
@@ -30,6 +30,7 @@ class Sequence:
         arrival: place in the order of arrival, kept through preemptions.
         table: its blocks while it runs.
         chain: digests of its full blocks, made when needed.
+        is_private: the prefix cache neither finds nor keeps its blocks: its tenant's salt was changed while it ran.
         num_computed_tokens: leading tokens whose KV is in the pool.
         num_scored_tokens: leading prompt tokens whose scores were handed out; the first has none.
         high_water_tokens: most tokens ever computed; below it, work is recompute after a preemption.
@@ -50,6 +51,7 @@ class Sequence:
         "constraint",
         "counts",
         "high_water_tokens",
+        "is_private",
         "num_computed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
@@ -90,6 +92,7 @@ class Sequence:
         self.arrival = arrival
         self.table = BlockTable()
         self.chain: list[bytes] = []
+        self.is_private = False
         self.num_computed_tokens = 0
         self.num_scored_tokens = 1
         self.high_water_tokens = 0

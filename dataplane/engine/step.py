@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from dataplane.engine.block_list import Block
-from dataplane.engine.fair_queue import FairQueue, Hold, TenantQueue
+from dataplane.engine.fair_queue import FairQueue
 from dataplane.engine.sequence import Sequence
+from dataplane.engine.tenant_queue import Hold, TenantQueue
 
 MAX_HOLDS = 8
 """Heads that may be found blocked by memory in one step before no more are tried: the cost of a step stays bounded."""

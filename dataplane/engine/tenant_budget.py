@@ -24,24 +24,41 @@ class TenantBudget:
         guarantee_blocks: blocks it can reclaim from borrowers when its turn has come.
         cap_blocks: most blocks it may have, owned and cached together.
         owned_blocks: blocks that its running sequences hold, each counted once however many share it.
+        peak_owned_blocks: the most that it ever owned.
         cached: its blocks that nobody holds, least recently used first.
+        cache_epoch: a part of its salt, raised to forget what it has cached.
     """
 
-    __slots__ = ("cached", "cap_blocks", "guarantee_blocks", "id", "owned_blocks", "weight")
+    __slots__ = (
+        "cache_epoch",
+        "cached",
+        "cap_blocks",
+        "guarantee_blocks",
+        "id",
+        "owned_blocks",
+        "peak_owned_blocks",
+        "weight",
+    )
 
     def __init__(self, tenant_id: str, share: Share, num_blocks: int, block_size: int) -> None:
         self.id = tenant_id
-        self.owned_blocks = 0
+        self.owned_blocks = self.peak_owned_blocks = 0
         self.cached = BlockList()
+        self.cache_epoch = share.cache_epoch
         self.set_share(share, num_blocks, block_size)
 
     def set_share(self, share: Share, num_blocks: int, block_size: int) -> None:
-        """Take new numbers. Tokens round up to blocks; a cap above the pool is the pool."""
+        """Take new numbers. Tokens round up to blocks; a cap above the pool is the pool. The epoch stays."""
         self.weight = share.weight
         self.guarantee_blocks = -(-share.guarantee_tokens // block_size)
         self.cap_blocks = num_blocks
         if share.cap_tokens is not None:
             self.cap_blocks = min(num_blocks, -(-share.cap_tokens // block_size))
+
+    def own(self, count: int) -> None:
+        """Count blocks that its sequences hold from now on."""
+        self.owned_blocks += count
+        self.peak_owned_blocks = max(self.peak_owned_blocks, self.owned_blocks)
 
     @property
     def cached_blocks(self) -> int:

@@ -274,12 +274,12 @@ def test_the_figures_add_up() -> None:
 
 
 def test_a_tenant_is_told_what_it_suffered_and_why() -> None:
-    driver = Driver({"acme": Share(cap_tokens=80)}, num_blocks=12, prefix_cache=False)
+    driver = Driver({"acme": Share(cap_tokens=80), "other": Share()}, num_blocks=12, prefix_cache=False)
     for tenant in ("other", "other", "acme"):
         driver.submit(tenant, [1] * 16, 40, ignore_eos=True)
     for _ in range(12):
         driver.step()
-    driver.engine.set_tenants({"acme": Share(cap_tokens=16), "third": Share()})
+    driver.engine.set_tenants({"acme": Share(cap_tokens=16), "other": Share()})
     driver.run()
     suffered = {load.tenant_id: load for load in driver.engine.tenant_loads()}
     assert suffered["other"].preemptions["growth"] >= 1
@@ -290,7 +290,7 @@ def test_a_tenant_is_told_what_it_suffered_and_why() -> None:
 def test_service_elsewhere_is_a_number_of_a_tenant() -> None:
     driver = Driver()
     for units in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="acme.*must be 0 or more"):
+        with pytest.raises(ValueError, match=r"acme.*must be 0 or more"):
             driver.engine.add_service({"other": 5.0, "acme": units})
     assert driver.engine.tenant_loads() == []
     driver.engine.add_service({"acme": 1e9})

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.config import EngineConfig
-from dataplane.engine.fair_queue import FairQueue, TenantQueue
+from dataplane.engine.fair_queue import FairQueue
+from dataplane.engine.figures import Leads
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
+from dataplane.engine.tenant_queue import TenantQueue
 
 
 class Bench:
@@ -190,3 +192,61 @@ def test_an_idle_engine_owes_nobody_anything() -> None:
     bench.queue.settle()
     assert bench.queue.is_forgettable(bench.tenant("a"))
     assert bench.tenant("later").counter == 500
+
+
+def test_service_elsewhere_puts_a_tenant_back_behind_those_who_had_none() -> None:
+    bench = Bench()
+    bench.enqueue("everywhere")
+    bench.enqueue("here")
+    bench.queue.add_service(bench.tenant("everywhere"), 100)
+    bench.serve("here", 60)
+    assert bench.queue.turn(bench.tenant("here")) < bench.queue.turn(bench.tenant("everywhere"))
+    assert bench.tenant("everywhere").counter == 100
+    assert bench.tenant("everywhere").figures.served_units == 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)), max_size=20), st.integers(1, 4))
+def test_what_others_served_never_puts_a_tenant_further_back_than_the_debt(
+    rounds: list[tuple[float, float]], weight: int
+) -> None:
+    bench = Bench(service_debt_steps=2)
+    bench.enqueue("owes")
+    bench.enqueue("here")
+    owes = bench.tenant("owes", weight)
+    for elsewhere, here in rounds:
+        before = owes.counter
+        bench.queue.add_service(owes, elsewhere)
+        assert before <= owes.counter <= max(before, bench.queue.virtual_time + bench.config.service_debt_units)
+        bench.serve("here", here)
+
+
+def test_what_a_tenant_is_behind_is_measured_while_both_are_in_line_and_from_then_on() -> None:
+    bench = Bench()
+    bench.enqueue("ahead")
+    bench.queue.watch({"ahead": 500})
+    bench.queue.charge(bench.tenant("ahead"), 500)
+    bench.enqueue("late")
+    bench.queue.note_gap(bench.tenant("late"))
+    assert bench.tenant("late").figures.gap_units == 0, "what was before it came is not its loss"
+    bench.queue.watch({"ahead": 30})
+    bench.queue.charge(bench.tenant("ahead"), 30)
+    bench.queue.note_gap(bench.tenant("late"))
+    figures = bench.tenant("late").figures
+    assert figures.gap_units == 530 - bench.tenant("late").counter
+    assert figures.gap_bound_units == bench.queue.bound_units(bench.tenant("ahead"))
+    assert bench.tenant("ahead").figures.gap_units == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 50)), max_size=60))
+def test_the_lead_since_a_mark_is_the_greatest_that_was_reached_after_it(steps: list[tuple[int, int]]) -> None:
+    leads, reached, marks = Leads(), [], []
+    counters = [0.0] * 4
+    for tenant, units in steps:
+        marks.append((leads.now(), len(reached)))
+        counters[tenant] += units
+        leads.reach(counters[tenant], tenant + 1.0)
+        reached.append(counters[tenant])
+        for mark, place in marks:
+            assert leads.since(mark)[0] == max(reached[place:])
+    assert leads.since(leads.now()) == (0.0, 0.0)
+    assert len(leads._leads) <= 4

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from dataplane.contracts.catalog import Share
 from dataplane.engine import scheduler as scheduler_module
-from dataplane.engine.fair_queue import FairQueue, Hold
+from dataplane.engine.fair_queue import FairQueue
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.step import Turns
+from dataplane.engine.tenant_queue import Hold
 
 SMALL_POOL: dict[str, Any] = {
     "num_blocks": 300,

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.block_pool import BlockPool
-from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.preemption import ReclaimCredit, growth_victim, reclaim_victims, slot_victim
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
+from dataplane.engine.tenant_queue import TenantQueue
 from dataplane.engine.timing import Time
 
 POOL_BLOCKS = 64

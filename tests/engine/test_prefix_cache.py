@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.block_pool import BlockPool
-from dataplane.engine.fair_queue import TenantQueue
 from dataplane.engine.prefix_cache import PrefixCache, chain_seed
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
+from dataplane.engine.tenant_queue import TenantQueue
 from dataplane.engine.timing import Time
 
 SIZE = 8
@@ -111,14 +111,18 @@ def test_switched_off_it_finds_nothing() -> None:
     assert bench.pool.free_blocks == NUM_BLOCKS
 
 
-@given(st.text(max_size=6), st.text(max_size=6), st.text(max_size=6), st.text(max_size=6))
-def test_seeds_of_different_tenants_or_versions_differ(tenant: str, version: str, tenant2: str, version2: str) -> None:
-    same = (tenant, version) == (tenant2, version2)
-    assert (chain_seed(b"s", tenant, version) == chain_seed(b"s", tenant2, version2)) == same
+seeded = st.tuples(st.text(max_size=6), st.text(max_size=6), st.integers(0, 12))
+
+
+@given(seeded, seeded)
+def test_seeds_of_different_tenants_versions_or_epochs_differ(
+    one: tuple[str, str, int], other: tuple[str, str, int]
+) -> None:
+    assert (chain_seed(b"s", *one) == chain_seed(b"s", *other)) == (one == other)
 
 
 def test_the_seed_needs_the_secret() -> None:
-    assert chain_seed(b"one", "acme", "v1") != chain_seed(b"two", "acme", "v1")
+    assert chain_seed(b"one", "acme", "v1", 0) != chain_seed(b"two", "acme", "v1", 0)
 
 
 def test_a_cleared_cache_knows_no_prefix_and_gives_every_block_back() -> None:
@@ -129,4 +133,20 @@ def test_a_cleared_cache_knows_no_prefix_and_gives_every_block_back() -> None:
     bench.pool.clear_cache()
     assert [bench.hit_tokens(owner, [0] * 20) for owner in "ab"] == [0, 0]
     assert bench.pool.free_blocks == NUM_BLOCKS
+    bench.pool.check_integrity(tenant.budget for tenant in bench.tenants.values())
+
+
+def test_with_another_epoch_a_tenant_begins_anew_and_nobody_else_does() -> None:
+    bench = Bench()
+    prompt = [0] * 20
+    for owner in "ab":
+        bench.compute(owner, prompt)
+    waiting = bench.sequence("a", prompt)
+    assert len(bench.cache.match(waiting)) == 2
+    bench.tenants["a"].waiting["r"] = waiting
+    bench.cache.begin_epoch(bench.tenants["a"], 1)
+    assert bench.cache.match(waiting) == []
+    assert [bench.hit_tokens(owner, prompt) for owner in "ab"] == [0, 16]
+    bench.compute("a", prompt)
+    assert len(bench.cache.match(waiting)) == 2
     bench.pool.check_integrity(tenant.budget for tenant in bench.tenants.values())

@@ -1,0 +1,125 @@
+"""One tenant's account in the fair queue: its line, what it runs, its counter, and what memory lets pass."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from dataplane.contracts.generation import TenantLoad
+from dataplane.engine.figures import TenantFigures
+from dataplane.engine.sequence import Sequence
+from dataplane.engine.tenant_budget import TenantBudget
+from dataplane.engine.timing import WaitAccount
+
+
+@dataclass(slots=True)
+class Hold:
+    """A head that found no memory at its turn: others may pass it until their counters reach ``line``, then they wait.
+
+    The line is the virtual time at that moment plus what the head itself will cost, so what passes is bounded. (An
+    allowance counted in steps renews itself with every blocked head. One counted from everybody's own counter lets
+    those who are ahead stay ahead and grow the lead with every blocked head.)
+
+    Attributes:
+        line: counter units.
+        newcomers_left: what tenants that came later may still gain, together: one by one they would never run out.
+        since: number of the dispatch before it.
+    """
+
+    line: float
+    newcomers_left: float
+    since: int
+
+    def admits(self, tenant: "TenantQueue") -> bool:
+        """Say whether ``tenant`` may still pass."""
+        return tenant.counter < self.line and (tenant.since <= self.since or self.newcomers_left > 0)
+
+    def passed_by(self, tenant: "TenantQueue", gain: float) -> None:
+        """Note that ``tenant`` passed with a request that will cost it at least ``gain``."""
+        if tenant.since > self.since:
+            self.newcomers_left -= gain
+
+
+class TenantQueue:
+    """One tenant's line of waiting requests, its running ones, and its account.
+
+    Attributes:
+        id: the tenant.
+        budget: its blocks.
+        counter: service received, in units divided by the weight, lifted on return (see :class:`FairQueue`).
+        waiting: requests in order of arrival; the preempted first.
+        running: sequences that hold blocks, by request id.
+        head: the waiting request that goes next; it stays the head until it is admitted, gone or preceded by one
+            that was preempted, so that "the head is blocked" means something.
+        eligible: it has a head that passes its cap.
+        hold: set while the head is blocked by memory.
+        since: number of the dispatch before it came.
+        last_dispatch: number of its last dispatch: ties go to whoever waited longest.
+        front_passes: how often the front of the line was passed by a longer cached prefix.
+        waits: for how long which cause has held the line.
+        figures: what it has been through.
+        in_line_since: since when it is eligible and memory does not block it, as a mark of :class:`Leads`.
+    """
+
+    __slots__ = (
+        "budget",
+        "counter",
+        "eligible",
+        "figures",
+        "front_passes",
+        "head",
+        "hold",
+        "id",
+        "in_line_since",
+        "last_dispatch",
+        "running",
+        "since",
+        "waiting",
+        "waits",
+    )
+
+    def __init__(self, budget: TenantBudget, counter: float, since: int) -> None:
+        self.id = budget.id
+        self.budget = budget
+        self.counter = counter
+        self.waiting: OrderedDict[str, Sequence] = OrderedDict()
+        self.running: dict[str, Sequence] = {}
+        self.head: Sequence | None = None
+        self.eligible = False
+        self.hold: Hold | None = None
+        self.since = since
+        self.last_dispatch = 0
+        self.front_passes = 0
+        self.waits = WaitAccount()
+        self.figures = TenantFigures()
+        self.in_line_since = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """It has no request."""
+        return not self.waiting and not self.running
+
+    def newest_running(self) -> Sequence:
+        """Return the running sequence that arrived last."""
+        return max(self.running.values(), key=lambda sequence: sequence.arrival)
+
+    def load(self) -> TenantLoad:
+        """Return its figures."""
+        budget, figures = self.budget, self.figures
+        return TenantLoad(
+            tenant_id=self.id,
+            guarantee_blocks=budget.guarantee_blocks,
+            cap_blocks=budget.cap_blocks,
+            weight=budget.weight,
+            owned_blocks=budget.owned_blocks,
+            cached_blocks=budget.cached_blocks,
+            num_running=len(self.running),
+            num_waiting=len(self.waiting),
+            service=self.counter,
+            peak_owned_blocks=budget.peak_owned_blocks,
+            preemptions={cause.value: count for cause, count in figures.preemptions.items()},
+            within_guarantee_preemptions=figures.within_guarantee_preemptions,
+            served_units=figures.served_units,
+            service_gap_units=figures.gap_units,
+            service_bound_units=figures.gap_bound_units,
+            prefix_queries_tokens=figures.prefix_queries_tokens,
+            prefix_hits_tokens=figures.prefix_hits_tokens,
+        )
