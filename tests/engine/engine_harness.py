@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from poison import poison_what_is_free
 
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.generation import FinishReason, SequenceDelta, Submit, TokenScore
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.contracts.usage import Phases
-from dataplane.engine.block_list import Block
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
 from dataplane.engine.runner import Row, RowFailure, RowResult, Scored
@@ -114,6 +114,9 @@ class FakeRunner:
         seen = None if row.counts is None else dict(zip(row.counts.token_ids, row.counts.counts, strict=True))
         return _draw(total, row.sampling, row.output_index, row.ban_token_ids, seen)
 
+    def poison(self, block_id: int) -> None:
+        self.cells[block_id] = [POISON] * self.block_size
+
     def _read(self, row: Row, position: int) -> int:
         cell = self.cells[row.block_table[position // self.block_size]][position % self.block_size]
         if cell == POISON:
@@ -159,7 +162,7 @@ class Driver:
             clock=lambda: self.now_s,
         )
         if isinstance(self.runner, FakeRunner):
-            self._poison_what_is_freed(self.runner)
+            poison_what_is_free(self.engine, self.runner.poison)
         self.requests: dict[str, Submit] = {}
         self.tokens: dict[str, list[int]] = {}
         self.scores: dict[str, list[TokenScore]] = {}
@@ -167,16 +170,6 @@ class Driver:
         self.arrived_s: dict[str, float] = {}
         self.lived_ms: dict[str, float] = {}
         self.aborted: set[str] = set()
-
-    def _poison_what_is_freed(self, runner: FakeRunner) -> None:
-        """See to it that a block holds nothing from the moment it is free: whoever reads it still is caught."""
-        free_block = self.pool._free_block
-
-        def free_and_poison(block: Block) -> None:
-            free_block(block)
-            runner.cells[block.id] = [POISON] * runner.block_size
-
-        self.pool._free_block = free_and_poison
 
     def execute(self, rows: Sequence[Row]) -> list[RowResult]:
         self.now_s += self.step_s

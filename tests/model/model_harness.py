@@ -9,7 +9,7 @@ import transformers
 
 from dataplane.contracts.catalog import EngineSettings
 from dataplane.contracts.sampling import SamplingParams
-from dataplane.engine.runner import Row, Runner
+from dataplane.engine.runner import Row
 from dataplane.model.kv_pool import KvPool
 from dataplane.model.loader import LoadedModel, load
 from dataplane.model.model_runner import ModelRunner
@@ -31,17 +31,24 @@ def load_model(model_dir: Path, runtime_dir: Path, dtype: str = "fp32") -> Loade
     return load(model_dir, runtime_dir, EngineSettings(dtype=dtype), ignore_progress)
 
 
+def poison(pool: KvPool, blocks: int | slice | list[int] = slice(None)) -> None:
+    """Fill blocks with what no number comes of."""
+    pool.data[:, blocks] = torch.nan if pool.data.is_floating_point() else 111
+    if pool.scales.numel():
+        pool.scales[:, blocks] = torch.nan
+
+
 def poisoned_runner(loaded: LoadedModel, num_blocks: int, block_size: int = BLOCK_SIZE) -> ModelRunner:
     """A runner whose blocks all hold NaN, as blocks freed by others may."""
     runner = loaded.make_runner(num_blocks, block_size, MAX_TOKENS, MAX_ROWS)
-    runner.pool.data.fill_(torch.nan)
+    poison(runner.pool)
     return runner
 
 
 def reference_runner(loaded: LoadedModel, num_blocks: int, block_size: int = BLOCK_SIZE) -> ModelRunner:
     """A runner of plain torch, its blocks as poisoned."""
     pool = KvPool(loaded.program, num_blocks, block_size, loaded.kv_dtype)
-    pool.data.fill_(torch.nan)
+    poison(pool)
     return ModelRunner(loaded.config, ReferenceExecutor(loaded.program, loaded.weights), pool, loaded.context_tokens)
 
 
@@ -76,7 +83,7 @@ class Request:
 
 
 def generate(
-    runner: Runner,
+    runner: ModelRunner,
     prompts: Sequence[list[int]],
     max_tokens: int,
     *,
@@ -101,6 +108,7 @@ def generate(
                     one.tokens.append(token)
         for one in group:
             free.extend(one.blocks)
+            poison(runner.pool, one.blocks)
     return [one.output for one in sequences]
 
 

@@ -1,8 +1,11 @@
 """The real engine drives the real model: however it schedules, a request's tokens are the same."""
 
+from functools import partial
+
 import pytest
 import torch
-from model_harness import generate, load_model, poisoned_runner
+from model_harness import generate, load_model, poison, poisoned_runner
+from poison import poison_what_is_free
 from tiny_models import make_tiny_llama
 
 from dataplane.contracts.catalog import Share
@@ -54,7 +57,9 @@ def make_engine(tiny: LoadedModel, *, num_blocks: int = 128, budget: int = 64, p
     )
     shares = {tenant: Share() for tenant in TENANTS}
     runner = poisoned_runner(tiny, num_blocks)
-    return Engine(config, runner, shares, salt_secret=b"salt", version_digest="v", eos_token_ids=(2,))
+    engine = Engine(config, runner, shares, salt_secret=b"salt", version_digest="v", eos_token_ids=(2,))
+    poison_what_is_free(engine, partial(poison, runner.pool))
+    return engine
 
 
 def run(engine: Engine, prompts: list[list[int]], wave: str = "") -> list[list[int]]:
@@ -129,3 +134,14 @@ def test_penalties_choices_and_scores_are_the_same_however_they_are_scheduled(
     assert hot.load().prefix_cache_hits_tokens > 0
     expected = [MAX_TOKENS + (len(prompt) - 1 if index % 2 == 0 else 0) for index, prompt in enumerate(prompts)]
     assert [len(found) for found in scores[::2]] == expected
+
+
+def test_a_block_that_is_freed_while_it_is_read_fails_its_request_alone(
+    tiny: LoadedModel, prompts: list[list[int]]
+) -> None:
+    engine = make_engine(tiny)
+    for index in (0, 2):
+        engine.submit(Submit(str(index), TENANTS[0], prompts[index], sampling(index)))
+    engine.step()
+    engine._pool._free_block(engine._sequences["0"].table.blocks[0])
+    assert {delta.request_id: bool(delta.error_code) for delta in engine.step()} == {"0": True, "2": False}

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
-from model_harness import ignore_progress, reference_runner
+from model_harness import ignore_progress, poison, reference_runner
 from msgspec.structs import replace
+from poison import poison_what_is_free
 from ranks_harness import NUM_BLOCKS, spread
 from tiny_models import make_tiny_llama
 
@@ -65,13 +65,13 @@ class Heard(NamedTuple):
 
 
 class Serving:
-    """An engine on a runner whose blocks hold garbage, and what it says of the watched request."""
+    """An engine on a runner whose free blocks hold garbage, and what it says of the watched request."""
 
     def __init__(self, runner: ModelRunner, **settings: Any) -> None:
-        _poison(runner)
         sizes = {"num_blocks": NUM_BLOCKS, "max_num_seqs": 8, "max_model_len": 128, "step_token_budget": 160}
         config = EngineConfig(**(sizes | settings))
         self.engine = Engine(config, runner, {}, salt_secret=b"salt", version_digest="v", eos_token_ids=(2,))
+        poison_what_is_free(self.engine, partial(poison, runner.pool))
         self.heard = Heard([], [])
         self.cached_tokens = 0
 
@@ -94,12 +94,6 @@ class Serving:
 
     def preempt(self) -> None:
         self.engine._scheduler._preempt(self.engine._sequences[SUBJECT])
-
-
-def _poison(runner: ModelRunner) -> None:
-    pool = runner.pool
-    pool.data.fill_(torch.nan if pool.data.is_floating_point() else 111)
-    pool.scales.fill_(torch.nan)
 
 
 # The ways. Each yields what was heard of the watched request, once or several times.
