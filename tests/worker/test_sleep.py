@@ -27,6 +27,7 @@ from dataplane.contracts.replica import (
 )
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
+from dataplane.worker.doors import DEFAULT_TENANT
 from dataplane.worker.engine_process import LoadedEngine, Stopwatch
 from dataplane.worker.masks import Masks
 
@@ -116,6 +117,8 @@ def test_asleep_the_kv_memory_is_given_back_and_the_weights_answer_the_same_afte
     again = ready.status()
     assert [tenant.cap_blocks for tenant in again.tenants if tenant.tenant_id == "ten_b"] == [10]
     assert ask(ready).json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    told(ready, SetShares(tenants={DEFAULT_TENANT: Share(cache_epoch=1)}))
+    assert ask(ready).json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0  # nor after a change of the salt
     put_to_sleep(ready)
     assert ready.stop() == 0
 
