@@ -14,8 +14,10 @@ from dataplane.contracts.generation import FinishReason
 from dataplane.text.tool_calls import CallPart, CallReader
 from dataplane.worker import logprobs
 from dataplane.worker.choice import Piece, ScoredToken
+from dataplane.worker.padding import Padding
 
 DONE = b"data: [DONE]\n\n"
+_END = b"}\n\n"
 
 
 class Endpoint(StrEnum):
@@ -50,6 +52,7 @@ class AnswerWriter:
         request_id: the answer's id.
         model: the name the caller used.
         include_usage: whether a stream ends with a usage chunk.
+        padded: whether the sizes of a stream's events are made coarse.
         read_calls: makes a reader of the calls in a choice; None where it calls nothing.
     """
 
@@ -60,6 +63,7 @@ class AnswerWriter:
         model: str,
         *,
         include_usage: bool = False,
+        padded: bool = False,
         read_calls: Callable[[], CallReader] | None = None,
     ) -> None:
         self._chat = endpoint is Endpoint.CHAT
@@ -67,8 +71,12 @@ class AnswerWriter:
         # Every event of a stream begins and ends alike, so only its choices are encoded anew.
         kind = {"object": "chat.completion.chunk" if self._chat else "text_completion"}
         self._before_choices = b"data: " + msgspec.json.encode(self._head | kind)[:-1] + b',"choices":'
-        self._behind_choices = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._behind_choices = b',"usage":null' if include_usage else b""
         self._include_usage = include_usage
+        bare: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": None}
+        bare |= {"delta": {"content": ""}} if self._chat else {"text": ""}
+        self._padding: Padding | None = None
+        self._padding = Padding(len(self._event([bare], self._behind_choices))) if padded else None
         self._read_calls = read_calls
         self._begun: set[int] = set()
         self._readers: dict[int, CallReader] = {}
@@ -117,7 +125,12 @@ class AnswerWriter:
         else:
             choice["text"] = text
         self._begun.add(piece.choice)
-        return self._before_choices + msgspec.json.encode([choice]) + self._behind_choices
+        return self._event([choice], self._behind_choices)
+
+    def _event(self, choices: list[dict[str, Any]], usage: bytes) -> bytes:
+        event = self._before_choices + msgspec.json.encode(choices) + usage
+        padding = self._padding.field(len(event) + len(_END)) if self._padding else b""
+        return event + padding + _END
 
     def _said(self, piece: Piece) -> tuple[str, list[dict[str, Any]]]:
         """Return what ``piece`` makes certain of a choice's text, and of its calls as a stream's deltas tell it."""
@@ -154,7 +167,7 @@ class AnswerWriter:
         """Return the usage chunk, if it was asked for."""
         if not self._include_usage:
             return b""
-        return self._before_choices + b'[],"usage":' + msgspec.json.encode(usage.body()) + b"}\n\n"
+        return self._event([], b',"usage":' + msgspec.json.encode(usage.body()))
 
 
 def error_event(error: ApiError, request_id: str) -> bytes:

@@ -76,6 +76,7 @@ class CompletionEndpoint(JsonEndpoint):
             caller.request_id,
             request.model,
             include_usage=request.include_usage,
+            padded=request.padded,
             read_calls=rules.call_reader(request.tools),
         )
         detokenizer = worker.replica.tokenizer.detokenizer

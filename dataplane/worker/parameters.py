@@ -19,6 +19,7 @@ COMPLETION = COMMON | {"prompt", "echo", "best_of"}
 CHAT = COMMON | {
     "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
 }  # fmt: skip
+STREAM_OPTIONS = frozenset({"include_usage", "include_obfuscation"})
 
 _MAX_COMPLETION_LOGPROBS = 5
 _ASKS_NOTHING: Mapping[str, tuple[Any, ...]] = {

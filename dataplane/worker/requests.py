@@ -46,6 +46,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool
     stream: bool
     include_usage: bool
+    padded: bool
     structure: Structure | None
     tools: Tools | None
 
@@ -229,6 +230,7 @@ def _checked(
     parameters.check_logit_bias(fields.logit_bias)
     if len(fields.stop_token_ids) > parameters.MAX_STOP_TOKEN_IDS:
         raise invalid("stop_token_ids", f"at most {parameters.MAX_STOP_TOKEN_IDS} ids are allowed")
+    options = _stream_options(fields.stream_options, fields.stream)
     max_tokens, newer = fields.max_tokens, fields.max_completion_tokens
     if max_tokens is not None and newer is not None and max_tokens != newer:
         raise invalid("max_completion_tokens", f"{newer} contradicts max_tokens {max_tokens}; give one of them")
@@ -253,22 +255,21 @@ def _checked(
         stop_token_ids=tuple(fields.stop_token_ids),
         ignore_eos=fields.ignore_eos,
         stream=fields.stream,
-        include_usage=_include_usage(fields.stream_options, fields.stream),
+        include_usage=options.get("include_usage", False),
+        padded=options.get("include_obfuscation", True),
         structure=structure.of_fields(fields.response_format, fields.structured_outputs),
         tools=callable_tools,
     )
 
 
-def _include_usage(options: Mapping[str, Any] | None, stream: bool) -> bool:
+def _stream_options(options: Mapping[str, Any] | None, stream: bool) -> dict[str, bool]:
+    """Return the options that the caller set; null is as good as absent."""
     if options is None:
-        return False
+        return {}
     if not stream:
         raise invalid("stream_options", "it is allowed only when stream is true")
-    for name, value in options.items():
-        if name == "include_usage" and isinstance(value, bool | None):
-            continue
-        if name == "include_usage":
-            raise invalid("stream_options.include_usage", "expected `bool`")
-        if not (name == "include_obfuscation" and value in (False, None)):
-            raise unsupported(f"stream_options.{name[:100]}")
-    return bool(options.get("include_usage"))
+    found = parameters.supported_only(options, parameters.STREAM_OPTIONS, "stream_options.")
+    for name, value in found.items():
+        if not isinstance(value, bool):
+            raise invalid(f"stream_options.{name}", "expected `bool`")
+    return found

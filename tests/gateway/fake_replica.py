@@ -58,6 +58,7 @@ def token_event(
         "created": 1,
         "model": "chat",
         "choices": [{"index": choice, "delta": {"content": text}, "finish_reason": finish}],
+        "obfuscation": "noise",
     }
     return f": t={index} p={prompt_tokens} c=2\ndata: {json.dumps(chunk)}\n\n".encode()
 

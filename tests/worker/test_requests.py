@@ -46,6 +46,9 @@ UNSUPPORTED = {
     "use_beam_search": True,
     "prompt_logprobs": 1,
     "verbosity": "low",
+    "cache_salt": "mine",
+    "prompt_cache_key": "mine",
+    "kv_transfer_params": {},
     "no_such_parameter": 1,
 }
 
@@ -240,9 +243,14 @@ def test_echo_is_for_plain_completions() -> None:
 
 def test_stream_options_belong_to_streams() -> None:
     assert chat(stream=True, stream_options={"include_usage": True}).include_usage
-    assert not chat(stream=True, stream_options={"include_usage": False, "include_obfuscation": False}).include_usage
+    assert not chat(stream=True, stream_options={"include_usage": False}).include_usage
+    assert chat(stream=True, stream_options={"include_obfuscation": None}).padded
+    assert not chat(stream=True, stream_options={"include_obfuscation": False}).padded
+    assert chat(stream=True).padded
     assert refusal(chat, stream_options={"include_usage": True}).param == "stream_options"
     assert refusal(chat, stream=True, stream_options={"include_usage": 1}).param == "stream_options.include_usage"
+    error = refusal(chat, stream=True, stream_options={"include_obfuscation": "no"})
+    assert (error.code, error.param) == (Code.INVALID_PARAMETER, "stream_options.include_obfuscation")
     assert refusal(chat, stream=True, stream_options={"x": 1}).code is Code.UNSUPPORTED_PARAMETER
 
 

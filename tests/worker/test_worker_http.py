@@ -91,6 +91,26 @@ def test_a_stream_tells_its_usage_once_when_asked(client: httpx.Client) -> None:
         assert chunks[-1]["usage"][name] == whole["usage"][name]
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("completions", {"prompt": "Once upon"}),
+        ("chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+    ],
+)
+def test_events_are_padded_to_whole_buckets_unless_the_caller_opts_out(
+    tcp: httpx.Client, path: str, asked: dict[str, Any]
+) -> None:
+    asked = {"model": "tiny", "max_tokens": 12, "temperature": 0, "stream": True} | asked
+    *padded, done, _ = tcp.post(f"/v1/{path}", json=asked).content.split(b"\n\n")
+    assert done == b"data: [DONE]"
+    assert {(len(event) + 2) % 64 for event in padded} == {0}
+    assert all(b'"obfuscation":"' in event for event in padded)
+    plain = tcp.post(f"/v1/{path}", json=asked | {"stream_options": {"include_obfuscation": False}}).text
+    assert "obfuscation" not in plain
+    assert [chunk["choices"] for chunk in events(plain)] == [json.loads(event[6:])["choices"] for event in padded]
+
+
 def test_chat_streams_a_role_first_and_joins_to_the_whole_answer(client: httpx.Client) -> None:
     chat = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16, "temperature": 0}
     whole = client.post("/v1/chat/completions", json=chat).json()
