@@ -36,6 +36,9 @@ class EngineConfig:
             and 20 % of all slots at their longest, all at once and at 0.9 of what can be served: 0, 3, 5, 10, 15 and
             20 % give 96.7, 98.6, 99.3, 99.6, 99.5 and 99.2 % of the best output of each case, compute 9.3, 5.9, 4.3,
             3.0, 2.3 and 2.1 % again, and have first tokens at p95 10, 5, 2, 1, 5 and 9 % later than the best.
+        long_output_factor: so many times what a tenant's requests usually generate makes a long generation: it makes
+            room for a head of its tenant that finds none, and goes on behind those that wait. A multiple, for a tenant
+            whose answers are all of one length should not see them take turns; of the median, which essays do not move.
         prefix_window: requests at the front of a tenant's queue among which the longest cached prefix goes first.
         prefix_max_passes: times the front of a queue may be passed in that way.
 
@@ -59,6 +62,7 @@ class EngineConfig:
     reclaim_recompute_share: float = 0.1
     min_run_steps: int = 16
     watermark_fraction: float = 0.1
+    long_output_factor: float = 4.0
     prefix_window: int = 8
     prefix_max_passes: int = 8
 

@@ -24,6 +24,7 @@ from dataplane.contracts.generation import (
     Submit,
     TenantLoad,
 )
+from dataplane.contracts.leases import NO_LEASES, Lease
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine import execution, intake
 from dataplane.engine.block_pool import BlockPool, IntegrityError
@@ -48,6 +49,7 @@ class Engine:
         config: sizes and policy.
         runner: computes rows; owns the KV tensors.
         tenants: shares by tenant id; a tenant not listed has guarantee 0, the pool as cap, weight 1.
+        leases: what of them is here, where other replicas hold the rest; a share without a lease is here whole.
         salt_secret: seeds the tenants' cache salts.
         version_digest: content address of the weights.
         eos_token_ids: ids that end a sequence unless it ignores them.
@@ -71,6 +73,7 @@ class Engine:
         clock: Callable[[], float] = float,
         constrain: Callable[[Submit], Constraint] | None = None,
         queue: Callable[..., FairQueue] = FairQueue,
+        leases: Mapping[str, Lease] = NO_LEASES,
     ) -> None:
         self.config = config
         self._runner = runner
@@ -89,8 +92,9 @@ class Engine:
         self._refused: list[SequenceDelta] = []  # ended outside a step, to be delivered with the next
         self._unlisted: OrderedDict[str, TenantQueue] = OrderedDict()
         self._shares: dict[str, Share] = {}
+        self._leases: dict[str, Lease] = {}
         self._arrivals = self._prompt_tokens = self._generation_tokens = self._failed_rows = 0
-        self.set_tenants(tenants)
+        self.set_tenants(tenants, leases)
 
     # requests
 
@@ -271,7 +275,7 @@ class Engine:
 
     def _outgrew_cap(self, sequence: Sequence) -> bool:
         """Say whether it can never run again: possible only where the cap was lowered after it was accepted."""
-        return self.config.blocks_for(sequence.num_tokens) > sequence.tenant.budget.cap_blocks
+        return self.config.blocks_for(sequence.num_tokens) > sequence.tenant.budget.limit_blocks
 
     def _end(
         self,
@@ -315,18 +319,19 @@ class Engine:
 
     # tenants
 
-    def set_tenants(self, tenants: Mapping[str, Share]) -> None:
+    def set_tenants(self, tenants: Mapping[str, Share], leases: Mapping[str, Lease] = NO_LEASES) -> None:
         """Replace all shares, mid-flight too. A tenant above a lowered cap is preempted down to it, newest first.
 
-        What can no longer fit at all ends with an error in the next step. With another epoch a tenant's cache is
-        forgotten at once.
+        What the share as a whole can no longer hold ends with an error in the next step; what only the ``leases`` of
+        this engine cannot hold waits until they are raised, and meanwhile a step may do nothing. With another epoch a
+        tenant's cache is forgotten at once.
 
         Raises:
             ValueError: shares that the pool cannot keep; nothing is changed.
         """
         config = self.config
-        check_shares(tenants, config.num_blocks, config.block_size)
-        self._shares = dict(tenants)
+        check_shares(tenants, config.num_blocks, config.block_size, leases)
+        self._shares, self._leases = dict(tenants), dict(leases)
         self._look_at_the_clock()
         for tenant_id in tenants:
             self._tenant(tenant_id)
@@ -335,7 +340,9 @@ class Engine:
             share = tenants.get(tenant.id, DEFAULT_SHARE)
             if share.cache_epoch != tenant.budget.cache_epoch:
                 self._prefix_cache.begin_epoch(tenant, share.cache_epoch)
-            tenant.budget.set_share(share, config.num_blocks, config.block_size)
+            tenant.budget.set_share(
+                share, config.num_blocks, config.block_size, leases.get(tenant.id), len(tenant.running)
+            )
             for sequence in [*tenant.running.values(), *tenant.waiting.values()]:
                 if self._outgrew_cap(sequence):
                     message = intake.too_large(sequence.num_tokens, config, tenant.budget)
@@ -364,7 +371,8 @@ class Engine:
         tenant = self._queue.tenants.get(tenant_id)
         if tenant is None:
             share = self._shares.get(tenant_id, DEFAULT_SHARE)
-            budget = TenantBudget(tenant_id, share, self.config.num_blocks, self.config.block_size)
+            lease = self._leases.get(tenant_id)
+            budget = TenantBudget(tenant_id, share, self.config.num_blocks, self.config.block_size, lease)
             tenant = self._queue.add_tenant(budget)
             if tenant_id not in self._shares:
                 self._unlisted[tenant_id] = tenant

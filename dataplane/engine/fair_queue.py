@@ -59,7 +59,7 @@ class FairQueue:
         self._eligible = LazyHeap(self.turn, _is_eligible)
         self._unblocked = LazyHeap(self.turn, _is_unblocked)
         self._in_line = LazyHeap(self.turn, _is_eligible)  # what a step takes out of it, it puts back
-        self._slotless = LazyHeap(self.turn, _is_slotless)
+        self._claiming = LazyHeap(self.turn, _may_claim_slot)
         self._dispatches = 0
         self._leads = Leads()
         self._debt_units = 0.0  # what others may be charged here for service elsewhere; it widens the bound
@@ -83,9 +83,10 @@ class FairQueue:
     def line(self, *, full: bool) -> LazyHeap[TenantQueue]:
         """Return the eligible in the order of their turns. A step takes out whom it serves, and puts them back.
 
-        With all slots ``full`` only those are there who may ask for one: they have a guarantee and run nothing.
+        With all slots ``full`` only those are there who may ask for one: they have a guarantee and run nothing, or
+        run a long generation that may make room.
         """
-        return self._slotless if full else self._in_line
+        return self._claiming if full else self._in_line
 
     def turn(self, tenant: TenantQueue, pending_units: float = 0.0) -> Turn:
         """Return the place of ``tenant``, least first, with what the step will charge it and has not yet."""
@@ -102,15 +103,16 @@ class FairQueue:
         self.num_waiting += 1
         self._renew_head(tenant)
 
-    def requeue(self, sequence: Sequence) -> None:
-        """Put a preempted request back where it came from: in front of everything that never ran."""
+    def requeue(self, sequence: Sequence, *, behind: bool = False) -> None:
+        """Put a preempted request back where it came from, in front of everything that never ran, or ``behind`` it."""
         tenant = sequence.tenant
         self._stop(sequence)
         tenant.waiting[sequence.request_id] = sequence
-        tenant.waiting.move_to_end(sequence.request_id, last=False)
         self.num_waiting += 1
-        self._drop_head(tenant)
-        tenant.head = sequence
+        if not behind:
+            tenant.waiting.move_to_end(sequence.request_id, last=False)
+            self._drop_head(tenant)
+            tenant.head = sequence
         self.refresh(tenant)
 
     def admit(self, sequence: Sequence) -> None:
@@ -140,11 +142,18 @@ class FairQueue:
     def finish(self, sequence: Sequence) -> None:
         """Forget a running request whose blocks were released."""
         self._stop(sequence)
+        sequence.tenant.note_output(sequence.num_output_tokens)
+        self.refresh(sequence.tenant)
+
+    def note_long(self, sequence: Sequence) -> None:
+        """Note that a running request has had its turn: it makes room when another of its tenant finds none."""
+        sequence.tenant.long[sequence.request_id] = sequence
         self.refresh(sequence.tenant)
 
     def _stop(self, sequence: Sequence) -> None:
         tenant = sequence.tenant
         del tenant.running[sequence.request_id]
+        tenant.long.pop(sequence.request_id, None)
         if not tenant.running:
             del self.busy[tenant.id]
 
@@ -179,7 +188,8 @@ class FairQueue:
         front = window[0]
         if front.num_preemptions or tenant.front_passes >= self._config.prefix_max_passes:
             return front
-        return max(window, key=self._cached_blocks)
+        # One that made room for the others finds most of itself in the cache, and would pass them all again.
+        return max(window, key=lambda waiting: 0 if waiting.num_preemptions else self._cached_blocks(waiting))
 
     # counters
 
@@ -201,8 +211,8 @@ class FairQueue:
                 self._eligible.add(tenant)
                 self._unblocked.add(tenant)
                 self._in_line.add(tenant)
-        if eligible and tenant.budget.guarantee_blocks:
-            self._slotless.add(tenant)  # it may have begun to run nothing, or to have a guarantee
+        if eligible and (tenant.budget.guarantee_blocks or tenant.long):
+            self._claiming.add(tenant)  # it may have begun to run nothing, to have a guarantee or a long generation
         self._note_cause(tenant)
 
     def _note_cause(self, tenant: TenantQueue) -> None:
@@ -292,5 +302,5 @@ def _is_unblocked(tenant: TenantQueue) -> bool:
     return tenant.eligible and tenant.hold is None
 
 
-def _is_slotless(tenant: TenantQueue) -> bool:
-    return tenant.eligible and not tenant.running and tenant.budget.guarantee_blocks > 0
+def _may_claim_slot(tenant: TenantQueue) -> bool:
+    return tenant.eligible and bool(tenant.long or (tenant.budget.guarantee_blocks and not tenant.running))

@@ -49,7 +49,7 @@ def check_room(request: Submit, config: EngineConfig, tenant: TenantQueue) -> No
         Refusal: it can never fit under the tenant's cap, or the tenant's queue is full.
     """
     needed = len(request.prompt_token_ids) + request.sampling.max_tokens
-    if config.blocks_for(needed) > tenant.budget.cap_blocks:
+    if config.blocks_for(needed) > tenant.budget.limit_blocks:
         raise Refusal(Code.REQUEST_TOO_LARGE_FOR_BUDGET, too_large(needed, config, tenant.budget))
     if len(tenant.waiting) + request.n > config.queue_limit_per_tenant:
         raise Refusal(
@@ -80,6 +80,6 @@ def too_large(needed_tokens: int, config: EngineConfig, budget: TenantBudget) ->
     needed_blocks = config.blocks_for(needed_tokens)
     return (
         f"the request needs {needed_tokens} tokens of KV memory ({needed_blocks} blocks of {size}), and at most "
-        f"{budget.cap_blocks * size} ({budget.cap_blocks} blocks) are available to its tenant; shorten the prompt, "
+        f"{budget.limit_blocks * size} ({budget.limit_blocks} blocks) are available to its tenant; shorten the prompt, "
         "lower max_tokens, or ask for a higher cap"
     )

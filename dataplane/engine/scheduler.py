@@ -5,6 +5,7 @@ admissions together, least served tenant first. With work pending a step always 
 engine has refused with a reason; nothing here can stall.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from dataplane.contracts import probes
@@ -12,7 +13,7 @@ from dataplane.contracts.generation import PreemptionCause
 from dataplane.engine.block_pool import BlockPool
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import FairQueue
-from dataplane.engine.preemption import ReclaimCredit, growth_victim, reclaim_victims, slot_victim
+from dataplane.engine.preemption import ReclaimCredit, freed_blocks, growth_victim, reclaim_victims, slot_victim
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.step import Need, Step, Turns
@@ -65,12 +66,13 @@ class Scheduler:
     def commit(self, sequence: Sequence, num_tokens: int, token_id: int | None) -> None:
         """Book a computed chunk: charge its tenant, index the blocks it filled, append the sampled token."""
         start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + num_tokens
-        units = self._prompt_units(sequence, end)
+        units = self._prompt_units(sequence, end) + self._again_units(sequence, end)
         sequence.charged_tokens = max(sequence.charged_tokens, min(end, sequence.num_prompt_tokens))
         recomputed_tokens = 0
         if sequence.is_recomputing:
             recomputed_tokens = min(end, sequence.high_water_tokens) - start
-            self._credit.spend(sequence.reclaimed_by, recomputed_tokens)
+            if sequence.reclaimed_by != sequence.tenant.id:
+                self._credit.spend(sequence.reclaimed_by, recomputed_tokens)
             if end >= sequence.high_water_tokens:
                 sequence.running_since_step = self.step_number
         self._credit.work_tokens += num_tokens - recomputed_tokens
@@ -81,6 +83,8 @@ class Scheduler:
         if token_id is not None:
             sequence.token_ids.append(token_id)
             units += self._config.output_weight
+            if sequence.num_tokens == sequence.turn_end_tokens:
+                self.queue.note_long(sequence)
         self.queue.charge(sequence.tenant, units)
 
     def deallocate(self, sequence: Sequence) -> None:
@@ -154,7 +158,7 @@ class Scheduler:
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         del self.running[sequence.request_id]
-        self.queue.requeue(sequence)
+        self.queue.requeue(sequence, behind=cause is PreemptionCause.OWN)
 
     def _schedule_chunk(self, sequence: Sequence, num_tokens: int, step: Step) -> None:
         step.chunks[sequence] = num_tokens
@@ -215,7 +219,7 @@ class Scheduler:
     def _admit_head(self, tenant: TenantQueue, step: Step) -> Sequence | None:
         """Admit the head of ``tenant`` if there is a slot, and memory for its length, by preemption where it may."""
         head, full = tenant.head, self._is_full
-        if step.closed or head is None or not tenant.eligible or (full and tenant.running):
+        if step.closed or head is None or not tenant.eligible or (full and tenant.running and not tenant.long):
             return None
         if self._make_way(head, step, full=full):
             return head
@@ -226,25 +230,29 @@ class Scheduler:
         tenant = head.tenant
         if any(not hold.admits(tenant) for hold in step.holds):
             return False
-        if full and not (tenant.budget.guarantee_blocks and self._may_reclaim(tenant)):
-            return False
-        need = self._need(head)
-        if full and not self._within_guarantee(tenant, need):
-            return False
-        cause, victims = PreemptionCause.RECLAIM, self._memory_victims(head, need, step)
+        need, held = self._need(head), False
+        cause = PreemptionCause.RECLAIM
+        victims: list[Sequence] | None = None
+        if not full or self._may_claim_slot(tenant, need):
+            victims = self._memory_victims(head, need, step)
+            held = victims is None
+            if full and victims == []:
+                cause, victims = PreemptionCause.SLOT, self._slot_victims(tenant)
+        if victims is None and tenant.long:
+            cause, victims = PreemptionCause.OWN, self._own_victims(head, need, step)
         if victims is None:
-            self._hold_for(head, need, step)
+            if held:
+                self._hold_for(head, need, step)
             return False
-        busy = self.queue.busy.values()
-        if full and not victims:
-            victim = slot_victim(tenant, busy, self.step_number, self._config.min_run_steps)
-            if victim is None:
-                return False
-            cause, victims = PreemptionCause.SLOT, [victim]
         for victim in victims:
             self._preempt(victim, step, cause, tenant)
             victim.reclaimed_by = tenant.id
-        return self._admit(head, need, prepaid=bool(victims), step=step)
+        # Who makes others recompute pays at once: charged by the chunk, it could abort and do it again for nothing.
+        return self._admit(head, need, prepaid=bool(victims) and cause is not PreemptionCause.OWN, step=step)
+
+    def _may_claim_slot(self, tenant: TenantQueue, need: Need) -> bool:
+        guaranteed = tenant.budget.guarantee_blocks > 0 and not tenant.running
+        return guaranteed and self._within_guarantee(tenant, need) and self._may_reclaim(tenant)
 
     def _may_reclaim(self, tenant: TenantQueue) -> bool:
         guarantee_tokens = tenant.budget.guarantee_blocks * self._config.block_size
@@ -252,18 +260,43 @@ class Scheduler:
 
     def _memory_victims(self, head: Sequence, need: Need, step: Step) -> list[Sequence] | None:
         """Return whom to preempt for the memory of ``head``: nobody, some, or None when it must wait."""
-        shortfall_blocks = need.owned_blocks - self._pool.evictable_blocks
-        if self._within_guarantee(head.tenant, need):
+        shortfall_blocks = self._shortfall_blocks(head, need, step)
+        if shortfall_blocks <= 0:
+            return []
+        if not self._within_guarantee(head.tenant, need) or not self._may_reclaim(head.tenant):
+            return None
+        busy = self.queue.busy.values()
+        return reclaim_victims(shortfall_blocks, busy, self.step_number, self._config.min_run_steps)
+
+    def _slot_victims(self, tenant: TenantQueue) -> list[Sequence] | None:
+        busy = self.queue.busy.values()
+        victim = slot_victim(tenant, busy, self.step_number, self._config.min_run_steps)
+        return None if victim is None else [victim]
+
+    def _own_victims(self, head: Sequence, need: Need, step: Step) -> list[Sequence] | None:
+        """Return which long generations of its own tenant make room for ``head``; None if they cannot.
+
+        One at least: if it lacks no memory, it lacks a slot.
+        """
+        shortfall_blocks, let_go = self._shortfall_blocks(head, need, step), _kept(need)
+        victims: list[Sequence] = []
+        for sequence in head.tenant.long.values():
+            victims.append(sequence)
+            shortfall_blocks -= freed_blocks(sequence, let_go)
             if shortfall_blocks <= 0:
-                return []
-            if not self._may_reclaim(head.tenant):
-                return None
-            busy = self.queue.busy.values()
-            return reclaim_victims(shortfall_blocks, busy, self.step_number, self._config.min_run_steps)
-        left_free = step.reserved_blocks
-        if self.running and not head.num_preemptions:
-            left_free += self._watermark_blocks
-        return [] if shortfall_blocks + left_free <= 0 else None
+                return victims
+        return None
+
+    def _shortfall_blocks(self, head: Sequence, need: Need, step: Step) -> int:
+        """Return how many blocks too few there are for ``head``, in the pool or under its tenant's cap."""
+        budget = head.tenant.budget
+        left_free = 0
+        if not self._within_guarantee(head.tenant, need):
+            left_free = step.reserved_blocks
+            if self.running and not head.num_preemptions:
+                left_free += self._watermark_blocks
+        room_blocks = min(self._pool.evictable_blocks - left_free, budget.cap_blocks - budget.owned_blocks)
+        return need.owned_blocks - room_blocks
 
     def _hold_for(self, head: Sequence, need: Need, step: Step) -> None:
         hold = self.queue.block(head.tenant, head.num_tokens)
@@ -279,6 +312,7 @@ class Scheduler:
             return False
         head.prefix_tokens = head.num_computed_tokens = len(need.hits) * self._config.block_size
         head.running_since_step = self.step_number
+        head.turn_end_tokens = self._turn_end(head)
         head.timeline.admit(self.queue.time)
         if head.cached_tokens is None:
             head.cached_tokens = head.prefix_tokens
@@ -294,7 +328,6 @@ class Scheduler:
             hold.passed_by(tenant, self._prompt_units(head, head.num_prompt_tokens) / tenant.budget.weight)
         self.queue.admit(head)
         if prepaid:
-            # Who makes others recompute pays at once: charged by the chunk, it could abort and do it again for nothing.
             self.queue.charge(tenant, self._prompt_units(head, head.num_prompt_tokens))
             head.charged_tokens = head.num_prompt_tokens
         return True
@@ -318,13 +351,36 @@ class Scheduler:
         if budget.cap_blocks == self._config.num_blocks:
             return True  # no cap of its own: what stands in its way is memory, and memory-blocked heads keep their turn
         room_blocks = budget.cap_blocks - budget.owned_blocks
-        needed_blocks = self._config.blocks_for(sequence.num_tokens)
-        return needed_blocks <= room_blocks or self._need(sequence).owned_blocks <= room_blocks
+        if self._config.blocks_for(sequence.num_tokens) <= room_blocks:
+            return True
+        need = self._need(sequence)
+        let_go = _kept(need)
+        own_blocks = sum(freed_blocks(long, let_go) for long in sequence.tenant.long.values())
+        return need.owned_blocks <= room_blocks + own_blocks
 
     def _chunk_units(self, sequence: Sequence, num_tokens: int) -> float:
-        units = self._prompt_units(sequence, sequence.num_computed_tokens + num_tokens)
+        end = sequence.num_computed_tokens + num_tokens
+        units = self._prompt_units(sequence, end) + self._again_units(sequence, end)
         samples = num_tokens == sequence.num_uncomputed_tokens
         return units + self._config.output_weight if samples else units
+
+    def _turn_end(self, sequence: Sequence) -> int:
+        """Return with how many tokens a sequence that is admitted now has had its turn among its tenant's own.
+
+        A long one that comes back has as many as are usual, and no fewer than it computes again: at least half of what
+        its tenant pays for it goes into its answer.
+        """
+        usual = sequence.tenant.usual_output_tokens
+        again_tokens = sequence.num_tokens - sequence.prefix_tokens if sequence.num_preemptions else 0
+        first_turn = sequence.num_prompt_tokens + self._config.long_output_factor * usual
+        return int(max(first_turn, sequence.num_tokens + max(usual, again_tokens)))
+
+    def _again_units(self, sequence: Sequence, end: int) -> float:
+        """Return what recompute up to position ``end`` costs: nothing, unless it made room for its tenant's own."""
+        if sequence.reclaimed_by != sequence.tenant.id:
+            return 0.0
+        again_tokens = min(end, sequence.high_water_tokens) - sequence.num_computed_tokens
+        return self._config.input_weight * max(0, again_tokens)
 
     def _prompt_units(self, sequence: Sequence, end: int) -> float:
         """Return what the prompt up to position ``end`` costs beyond what was paid: recompute is free."""
@@ -333,3 +389,8 @@ class Scheduler:
         unpaid = max(0, min(end, sequence.num_prompt_tokens) - sequence.charged_tokens)
         cached = min(unpaid, max(0, sequence.prefix_tokens - sequence.charged_tokens))
         return self._config.cached_weight * cached + self._config.input_weight * (unpaid - cached)
+
+
+def _kept(need: Need) -> Counter[int]:
+    """Return how often blocks are let go of, for :func:`freed_blocks`: those that a head will share are not freed."""
+    return Counter({block.id: -1 for block in need.hits})

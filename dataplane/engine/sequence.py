@@ -38,7 +38,8 @@ class Sequence:
         prefix_tokens: leading tokens found in the cache when it was last admitted.
         cached_tokens: leading tokens found in the cache when it was first admitted; None before.
         running_since_step: the step of its admission, or the one in which it had caught up after a preemption.
-        reclaimed_by: tenant that preempted it for its guarantee, until it is preempted again; else empty.
+        reclaimed_by: tenant for whose head it was preempted, its own perhaps, until it is preempted again; else empty.
+        turn_end_tokens: with how many tokens it has had its turn among those of its tenant.
         num_preemptions: how often it had to start over.
         timeline: where its time goes; it arrives when it is made.
     """
@@ -66,6 +67,7 @@ class Sequence:
         "tenant",
         "timeline",
         "token_ids",
+        "turn_end_tokens",
     )
 
     def __init__(
@@ -101,6 +103,7 @@ class Sequence:
         self.cached_tokens: int | None = None
         self.running_since_step = 0
         self.reclaimed_by = ""
+        self.turn_end_tokens = 0
         self.num_preemptions = 0
         self.timeline = Timeline(tenant.waits, time)
 

@@ -72,7 +72,7 @@ class Turns:
         step: whose pending charges count.
         prefills: running sequences with more than one token to compute, by tenant; their tenants have a turn.
         queue: says the order. What is taken out of its line is put back by :meth:`end`.
-        full: all slots are taken: who runs something cannot be given another.
+        full: all slots are taken: see :meth:`FairQueue.line`.
     """
 
     def __init__(self, step: Step, prefills: dict[str, list[Sequence]], queue: FairQueue, *, full: bool) -> None:
@@ -80,7 +80,6 @@ class Turns:
         self._prefills = prefills
         self._queue = queue
         self._line = queue.line(full=full)
-        self._full = full
         self._taken: list[TenantQueue] = []
         self._turns = [self._turn(queue.tenants[tenant_id]) for tenant_id in prefills]
         heapify(self._turns)
@@ -103,7 +102,7 @@ class Turns:
         while not self._step.closed and (tenant := self._line.least()) is not None and self._may_come_next(tenant):
             self._line.pop()
             self._taken.append(tenant)
-            if tenant.id not in self._prefills and not (self._full and tenant.running):
+            if tenant.id not in self._prefills:
                 self.again(tenant)
 
     def _may_come_next(self, tenant: TenantQueue) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from dataplane.contracts.catalog import Share
+from dataplane.contracts.leases import NO_LEASES, Lease, blocks_for
 from dataplane.engine.block_list import BlockList
 
 DEFAULT_SHARE = Share()
@@ -23,6 +24,7 @@ class TenantBudget:
         weight: its part of the compute.
         guarantee_blocks: blocks it can reclaim from borrowers when its turn has come.
         cap_blocks: most blocks it may have, owned and cached together.
+        limit_blocks: the cap of its whole share. Where only a part of that is here, a larger request waits for more.
         owned_blocks: blocks that its running sequences hold, each counted once however many share it.
         peak_owned_blocks: the most that it ever owned.
         cached: its blocks that nobody holds, least recently used first.
@@ -35,25 +37,40 @@ class TenantBudget:
         "cap_blocks",
         "guarantee_blocks",
         "id",
+        "limit_blocks",
         "owned_blocks",
         "peak_owned_blocks",
         "weight",
     )
 
-    def __init__(self, tenant_id: str, share: Share, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, tenant_id: str, share: Share, num_blocks: int, block_size: int, lease: Lease | None = None
+    ) -> None:
         self.id = tenant_id
         self.owned_blocks = self.peak_owned_blocks = 0
         self.cached = BlockList()
         self.cache_epoch = share.cache_epoch
-        self.set_share(share, num_blocks, block_size)
+        self.set_share(share, num_blocks, block_size, lease)
 
-    def set_share(self, share: Share, num_blocks: int, block_size: int) -> None:
-        """Take new numbers. Tokens round up to blocks; a cap above the pool is the pool. The epoch stays."""
+    def set_share(
+        self, share: Share, num_blocks: int, block_size: int, lease: Lease | None = None, num_running: int = 0
+    ) -> None:
+        """Take new numbers. Tokens round up to blocks; a cap above the pool is the pool. The epoch stays.
+
+        With a ``lease`` only that part of the share is here. What it keeps while in use counts a block to come of each
+        of ``num_running`` sequences, which would else be preempted as it grows.
+        """
         self.weight = share.weight
-        self.guarantee_blocks = -(-share.guarantee_tokens // block_size)
+        self.guarantee_blocks = blocks_for(share.guarantee_tokens, block_size)
         self.cap_blocks = num_blocks
         if share.cap_tokens is not None:
-            self.cap_blocks = min(num_blocks, -(-share.cap_tokens // block_size))
+            self.cap_blocks = min(num_blocks, blocks_for(share.cap_tokens, block_size))
+        self.limit_blocks = self.cap_blocks
+        if lease is not None:
+            self.guarantee_blocks = max(lease.guarantee_blocks, min(lease.kept_guarantee_blocks, self.owned_blocks))
+            if lease.cap_blocks is not None:
+                kept_blocks = min(lease.kept_cap_blocks, self.owned_blocks + num_running)
+                self.cap_blocks = min(num_blocks, max(lease.cap_blocks, kept_blocks))
 
     def own(self, count: int) -> None:
         """Count blocks that its sequences hold from now on."""
@@ -76,8 +93,10 @@ class TenantBudget:
         return self.owned_blocks - self.guarantee_blocks
 
 
-def check_shares(shares: Mapping[str, Share], num_blocks: int, block_size: int) -> None:
-    """Refuse shares that this pool cannot keep.
+def check_shares(
+    shares: Mapping[str, Share], num_blocks: int, block_size: int, leases: Mapping[str, Lease] = NO_LEASES
+) -> None:
+    """Refuse shares that this pool cannot keep; of one that is leased it has to keep no more than the lease.
 
     Raises:
         ValueError: names the tenant, the numbers and the mend.
@@ -93,7 +112,9 @@ def check_shares(shares: Mapping[str, Share], num_blocks: int, block_size: int) 
                 f"tenant {tenant_id}: the guarantee of {share.guarantee_tokens} tokens is above "
                 f"the cap of {share.cap_tokens}; raise the cap or lower the guarantee"
             )
-        guaranteed_blocks += -(-share.guarantee_tokens // block_size)
+        lease = leases.get(tenant_id)
+        whole_blocks = blocks_for(share.guarantee_tokens, block_size)
+        guaranteed_blocks += whole_blocks if lease is None else lease.most_guarantee_blocks
     if guaranteed_blocks > num_blocks:
         raise ValueError(
             f"the guarantees add up to {guaranteed_blocks * block_size} tokens (in whole blocks of {block_size}), the "

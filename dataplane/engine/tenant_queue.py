@@ -9,6 +9,10 @@ from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
 from dataplane.engine.timing import WaitAccount
 
+_USUAL_AT_FIRST_TOKENS, _USUAL_AT_LEAST_TOKENS = 256.0, 16.0
+_DRIFT = 1.05
+"""What is usual changes by so much with every request that ends."""
+
 
 @dataclass(slots=True)
 class Hold:
@@ -47,6 +51,9 @@ class TenantQueue:
         counter: service received, in units divided by the weight, lifted on return (see :class:`FairQueue`).
         waiting: requests in order of arrival; the preempted first.
         running: sequences that hold blocks, by request id.
+        long: those of them that have had their turn among the tenant's own, the first to have had it first: they make
+            room for a head that finds none.
+        usual_output_tokens: about the median of what its requests generated.
         head: the waiting request that goes next; it stays the head until it is admitted, gone or preceded by one
             that was preempted, so that "the head is blocked" means something.
         eligible: it has a head that passes its cap.
@@ -70,8 +77,10 @@ class TenantQueue:
         "id",
         "in_line_since",
         "last_dispatch",
+        "long",
         "running",
         "since",
+        "usual_output_tokens",
         "waiting",
         "waits",
     )
@@ -82,6 +91,8 @@ class TenantQueue:
         self.counter = counter
         self.waiting: OrderedDict[str, Sequence] = OrderedDict()
         self.running: dict[str, Sequence] = {}
+        self.long: dict[str, Sequence] = {}
+        self.usual_output_tokens = _USUAL_AT_FIRST_TOKENS
         self.head: Sequence | None = None
         self.eligible = False
         self.hold: Hold | None = None
@@ -96,6 +107,11 @@ class TenantQueue:
     def is_idle(self) -> bool:
         """It has no request."""
         return not self.waiting and not self.running
+
+    def note_output(self, tokens: int) -> None:
+        """Let what is usual follow the median of what requests generated: a few that are long do not move it far."""
+        drift = _DRIFT if tokens > self.usual_output_tokens else 1 / _DRIFT
+        self.usual_output_tokens = max(_USUAL_AT_LEAST_TOKENS, self.usual_output_tokens * drift)
 
     def newest_running(self) -> Sequence:
         """Return the running sequence that arrived last."""
