@@ -9,6 +9,7 @@ import msgspec
 
 from dataplane.contracts.catalog import EngineSettings, Share
 from dataplane.contracts.errors import ApiError
+from dataplane.contracts.leases import Lease
 from dataplane.contracts.parallel import Parallel
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.contracts.usage import Phases
@@ -34,7 +35,7 @@ class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Attach weights and make the KV pool.
 
     ``salt_secret`` seeds the tenants' cache salts. ``failpoints`` are those armed for this version alone, by a test.
-    ``parallel``: across how many processes.
+    ``parallel``: across how many processes. ``leases``: what of the shares is here; without one a share is here whole.
     """
 
     model_dir: str
@@ -45,6 +46,7 @@ class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     salt_secret: bytes
     failpoints: str = ""
     parallel: Parallel = Parallel()
+    leases: dict[str, Lease] = {}
 
 
 class Submit(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -74,9 +76,20 @@ class AbortSequence(_Message, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class SetTenants(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """New shares; safe mid-flight."""
+    """New shares and what of them is here; safe mid-flight. Answered by :class:`TenantsSet` once they are in force.
+
+    Those that the pool cannot keep are not answered, and the old ones hold.
+    """
 
     tenants: dict[str, Share]
+    leases: dict[str, Lease] = {}
+    number: int = 0
+
+
+class CountService(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Service that other replicas gave since the last such message, in units, by tenant: it counts for turns here."""
+
+    units: dict[str, float]
 
 
 class ReleasePool(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -91,7 +104,7 @@ class DumpEngine(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Ask for :class:`EngineDump`."""
 
 
-ToEngine = LoadModel | Submit | AbortSequence | SetTenants | ReleasePool | RestorePool | DumpEngine
+ToEngine = LoadModel | Submit | AbortSequence | SetTenants | CountService | ReleasePool | RestorePool | DumpEngine
 
 # engine -> server
 
@@ -146,6 +159,7 @@ class TenantLoad(msgspec.Struct, frozen=True):
         service_bound_units: how far that other could get at most.
         prefix_queries_tokens: prompt tokens that were looked up in the prefix cache.
         prefix_hits_tokens: those that were found.
+        head_tokens: of the waiting request that goes next: what must fit before anything else of the tenant runs.
     """
 
     tenant_id: str
@@ -165,6 +179,7 @@ class TenantLoad(msgspec.Struct, frozen=True):
     service_bound_units: float = 0.0
     prefix_queries_tokens: int = 0
     prefix_hits_tokens: int = 0
+    head_tokens: int = 0
 
 
 CONVERT = "convert"
@@ -248,6 +263,13 @@ class StepDone(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     tenants: list[TenantLoad] | None = None
 
 
+class TenantsSet(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The shares of ``number`` are in force. ``tenants`` says what came of them, in this very moment."""
+
+    number: int
+    tenants: list[TenantLoad]
+
+
 class PoolChanged(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """The pool is released or restored as was asked; else ``error`` says why not."""
 
@@ -262,7 +284,7 @@ class EngineDump(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     sequences: list[dict[str, str | int | float]]
 
 
-FromEngine = LoadProgress | Loaded | LoadFailed | StepDone | PoolChanged | EngineDump
+FromEngine = LoadProgress | Loaded | LoadFailed | StepDone | TenantsSet | PoolChanged | EngineDump
 
 # server -> tokenizer child
 

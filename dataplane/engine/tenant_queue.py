@@ -138,4 +138,5 @@ class TenantQueue:
             service_bound_units=figures.gap_bound_units,
             prefix_queries_tokens=figures.prefix_queries_tokens,
             prefix_hits_tokens=figures.prefix_hits_tokens,
+            head_tokens=self.head.num_tokens if self.head is not None else 0,
         )
