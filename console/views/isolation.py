@@ -63,7 +63,7 @@ def platform_detail(request: HttpRequest, actor: Actor, deployment_id: str) -> H
         "deployment": deployment,
         "ranges": _PLATFORM_SPANS,
         "chosen_range": span,
-        "tenants": [(each, headline(each), promises(each)) for each in found],
+        "tenants": [(each, promises(each)) for each in found],
         **_probes(found[0].findings if found else {}),
     }
     partial = request.headers.get("HX-Request")

@@ -6,6 +6,7 @@ from controlplane.api import (
     deployments,
     document,  # noqa: F401 - describes our keys to the OpenAPI document
     internal,
+    isolation,
     keys,
     me,
     platform,
@@ -54,6 +55,7 @@ urlpatterns = [
     path("api/v1/deployments/<str:deployment_id>/events", deployments.EventsView.as_view(), name="events"),
     path("api/v1/deployments/<str:deployment_id>/costs", deployments.RestartCostsView.as_view(), name="costs"),
     path("api/v1/deployments/<str:deployment_id>/shares", deployments.SharesView.as_view(), name="shares"),
+    path("api/v1/deployments/<str:deployment_id>/isolation", isolation.IsolationView.as_view(), name="isolation"),
     path("api/v1/usage", usage.UsageView.as_view(), name="usage"),
     path("api/v1/usage/month", usage.MonthUsageView.as_view(), name="usage-month"),
     path("api/v1/requests", usage.RequestsView.as_view(), name="requests"),

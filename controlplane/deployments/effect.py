@@ -142,7 +142,7 @@ def effect(
         # Requests may share blocks, so the newest one's end can give nothing: all of them are the bound.
         preempted_at_most=mine.num_running if over_used_tokens else 0,
         claimable_tokens=_claimable(tenant, before, share, shares, held),
-        turns=100 * share.weight / sum(each.weight for each in after.values()),
+        turns=100 * share.weight / max(1, sum(each.weight for each in after.values())),
     )
 
 

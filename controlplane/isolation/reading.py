@@ -27,7 +27,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         bound_units: how far it may fall behind there. 0: it never had to wait for its turn.
         service_units: what it was served.
         preemptions: how often its requests lost their memory, by cause.
-        breaches: how often they lost it to another tenant while this one was within its guarantee. Never, that is promised.
+        breaches: how often they lost it to another tenant while this one was within its guarantee. Promised: never.
         queries_tokens: prompt tokens that were looked up in its prefix cache.
         hits_tokens: those that were found there.
     """

@@ -31,6 +31,7 @@ DEPLOYMENT_TABS = (
     "/rollouts/new",
     "?tab=requests",
     "?tab=events",
+    "/isolation",
     "/settings",
     "/pause",
     "/delete",
@@ -73,7 +74,12 @@ def every_page(visitor: Visitor, **options: object) -> Iterator[Page]:
     with visitor.window("admin", **options) as page:
         page.goto("/platform/jobs")
         job = page.get_by_role("cell").get_by_role("link").first.get_attribute("href")
-        for url in (*ADMIN_PAGES, job):
+        page.goto("/platform/budgets")
+        isolation, share = (
+            page.get_by_role("link", name=re.compile(words)).first.get_attribute("href")
+            for words in ("^Isolation on", "^Change the share of")
+        )
+        for url in (*ADMIN_PAGES, job, isolation, share):
             page.goto(url)
             yield page
     visitor.problems[:] = [problem for problem in visitor.problems if "/nowhere: Failed to load" not in problem]

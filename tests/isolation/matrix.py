@@ -84,6 +84,7 @@ api:resume POST                                       401   409 409   403  403  
 api:replicas GET                                      401   200 200   200  403     404  404  200  404  401
 api:events GET                                        401   200 200   200  403     404  404  200  404  401
 api:costs GET                                         401   200 200   200  403     404  404  200  404  401
+api:isolation GET                                     401   200 200   200  403     404  404  200  404  401
 api:shares GET                                        401   200 200   200  403     404  404  200  404  401
 api:shares PUT                                        401   422 422   403  403     422  404  422  422  401
 api:usage GET                                         401   200 200   200  200     200  404  200  200  401
@@ -149,6 +150,7 @@ console:upload GET                                    302   200 200   403  403  
 console:upload-abort POST                             302   302 302   403  403     404  404  302  302  302
 console:deployments GET                               302   200 200   200  403     404  404  302  302  302
 console:deployment GET                                302   200 200   200  403     404  404  302  302  302
+console:isolation GET                                 302   200 200   200  403     404  404  302  302  302
 console:deployment-pause GET                          302   200 200   403  403     404  404  302  302  302
 console:deployment-pause POST                         302   422 422   403  403     404  404  302  302  302
 console:deployment-settings GET                       302   200 200   403  403     404  404  302  302  302
@@ -207,6 +209,7 @@ console:budgets GET                                   302   404 404   404  404  
 console:budget-share GET                              302   404 404   404  404     404  200  302  302  302
 console:budget-share POST                             302   404 404   404  404     404  422  302  302  302
 console:budget-unshare POST                           302   404 404   404  404     404  404  302  302  302
+console:platform-isolation GET                        302   404 404   404  404     404  200  302  302  302
 console:warm-pool GET                                 302   404 404   404  404     404  200  302  302  302
 console:platform-rollouts GET                         302   404 404   404  404     404  200  302  302  302
 console:platform-rollout GET                          302   404 404   404  404     404  200  302  302  302
