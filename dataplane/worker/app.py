@@ -1,9 +1,10 @@
 """The HTTP side: routes, the two completion endpoints, and the ways a response can end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from contextlib import aclosing
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -21,12 +22,14 @@ from dataplane.spool.writer import SpoolWriter
 from dataplane.worker import answers, requests
 from dataplane.worker.answer_rules import AnswerRules
 from dataplane.worker.answers import AnswerWriter, Endpoint, Usage
+from dataplane.worker.choice import Piece
 from dataplane.worker.doors import Caller
 from dataplane.worker.endpoint import JsonEndpoint
 from dataplane.worker.exchange import Exchange, until_gone
 from dataplane.worker.generation import Generation
 from dataplane.worker.meter import Meter
 from dataplane.worker.metrics import Metrics
+from dataplane.worker.pace import paced
 from dataplane.worker.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from dataplane.worker.replica import Model, Replica
 from dataplane.worker.requests import GenerationRequest
@@ -81,38 +84,51 @@ class CompletionEndpoint(JsonEndpoint):
         )
         detokenizer = worker.replica.tokenizer.detokenizer
         generation = Generation(worker.replica.engine, detokenizer, meter, submit, request.stops, echo=request.echo)
-        async with generation:
+        if caller.probe:
+            worker.replica.probes.check(caller.sequence_id)
+        told = _told(generation, meter)
+        if caller.pace_s:
+            told = paced(told, caller.pace_s, width=request.n)
+        async with generation, aclosing(told):
             if request.stream:
-                await _stream(exchange, caller, generation, meter, answer)
+                await _stream(exchange, caller, told, answer)
             else:
-                await _answer_whole(exchange, caller, generation, meter, answer)
+                await _answer_whole(exchange, caller, told, answer)
 
 
-async def _stream(
-    exchange: Exchange, caller: Caller, generation: Generation, meter: Meter, answer: AnswerWriter
-) -> None:
+class _Told(NamedTuple):
+    """A piece of the answer, with the usage up to it: what the engine has done beyond that is told later."""
+
+    piece: Piece
+    usage: Usage
+    is_last: bool
+
+
+async def _told(generation: Generation, meter: Meter) -> AsyncGenerator[_Told, None]:
+    async for piece in generation.pieces():
+        usage = Usage(meter.prompt_tokens, generation.completion_tokens, meter.cached_tokens)
+        yield _Told(piece, usage, generation.is_done())
+
+
+async def _stream(exchange: Exchange, caller: Caller, told: AsyncIterator[_Told], answer: AnswerWriter) -> None:
     def metered(event: bytes) -> bytes:
         return answers.meter_line(usage) + event if event and caller.metered else event
 
-    async for piece in generation.pieces():
-        usage = Usage(meter.prompt_tokens, generation.completion_tokens, meter.cached_tokens)
+    async for piece, usage, is_last in told:
         events = metered(answer.event(piece))
         if not exchange.started:
             # Only now is it certain that this is a success: until here a refusal is a status code of its own.
             head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
             await exchange.start(200, head | {headers.PUBLIC_REQUEST_ID: caller.request_id})
-        if generation.is_done():
+        if is_last:
             events += metered(answer.usage_event(usage)) + metered(answers.DONE)
         if events:
-            await exchange.write(events, more=not generation.is_done())
+            await exchange.write(events, more=not is_last)
 
 
-async def _answer_whole(
-    exchange: Exchange, caller: Caller, generation: Generation, meter: Meter, answer: AnswerWriter
-) -> None:
-    pieces = [piece async for piece in generation.pieces()]
-    usage = Usage(meter.prompt_tokens, generation.completion_tokens, meter.cached_tokens)
-    body = answer.whole(pieces, usage)
+async def _answer_whole(exchange: Exchange, caller: Caller, told: AsyncIterator[_Told], answer: AnswerWriter) -> None:
+    whole = [each async for each in told]
+    body = answer.whole([each.piece for each in whole], whole[-1].usage)
     await exchange.whole(200, body, {headers.PUBLIC_REQUEST_ID: caller.request_id})
 
 

@@ -33,7 +33,7 @@ class Probes:
             self._running.discard(sequence_id)
 
     def check(self, sequence_id: str) -> None:
-        """Make sure that a probe on its way to the engine was not given up meanwhile: the engine may have fallen asleep.
+        """Make sure that a probe on its way to the engine was not given up meanwhile: the engine may be asleep by now.
 
         Raises:
             ApiError: it was.
