@@ -92,7 +92,7 @@ def _turns(standing: Standing, reading: Reading) -> str:
 
 def _gap(reading: Reading) -> str:
     return (
-        f"While you waited, whoever was served most got {reading.gap_units:,.0f} weighted tokens more at most. "
+        f"While you waited, another tenant got {reading.gap_units:,.0f} weighted tokens ahead of you at most. "
         f"The bound that is proven is {reading.bound_units:,.0f}."
     )
 

@@ -83,7 +83,7 @@ def _shown(found: Isolation) -> dict[str, Any]:
         "preemptions": charts.bars([(_label(slot), slot.reading.preempted) for slot in found.slots]),
         "causes": [(*CAUSES.get(cause, (cause, "")), count) for cause, count in _by_cause(found.whole).items()],
         "service": charts.bars([(_label(slot), round(slot.reading.service_units)) for slot in found.slots]),
-        "gap": charts.meter([("Behind", round(found.whole.gap_units))], round(found.whole.bound_units))
+        "gap": charts.meter([("Ahead of you", round(found.whole.gap_units))], round(found.whole.bound_units))
         if found.whole.bound_units
         else None,
         "hit_rate": round(100 * found.whole.hits_tokens / found.whole.queries_tokens)

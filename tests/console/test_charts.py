@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.charts import HEIGHT, SLOT, bars, meter, nice_ceiling
+from console.charts import HEIGHT, SLOT, bars, meter, nice_ceiling, ranges
 
 counts = st.integers(min_value=0, max_value=10**12)
 series = st.lists(counts, max_size=40).map(lambda values: [(f"l{index}", value) for index, value in enumerate(values)])
@@ -64,3 +64,23 @@ def test_a_meter_never_overflows_and_leaves_what_is_free(parts, total):
         ends = segment.x + segment.width
     assert ends <= 100.01
     assert drawn.free == max(0, total - sum(parts))
+
+
+@given(series, st.lists(counts, max_size=2))
+def test_a_mark_stands_at_its_value_on_the_scale_of_the_bars(values, marks):
+    chart = bars(values, [("mark", value) for value in marks])
+    for mark in chart.marks:
+        assert 0 <= mark.y <= HEIGHT
+        assert abs((HEIGHT - mark.y) / HEIGHT * chart.ticks[0] - mark.value) <= 0.0001 * chart.ticks[0]
+
+
+@given(st.lists(st.tuples(*[st.floats(0, 1)] * 3).map(sorted), max_size=4))
+def test_a_measured_value_is_drawn_between_its_bounds_on_one_scale(measured):
+    chart = ranges([("row", *three, 1) for three in measured], least=0.4, most=1.0, mark=0.55)
+    assert chart.mark == 25.0
+    assert chart.height == SLOT * len(measured)
+    for row, (low, value, high) in zip(chart.rows, measured, strict=True):
+        assert 0 <= row.low <= row.value <= row.high <= 100
+        assert row.told == f"{value:.3f} ({low:.3f} to {high:.3f})"
+        if value >= 0.4:
+            assert abs(0.4 + 0.6 * row.value / 100 - value) < 0.001

@@ -60,7 +60,7 @@ def test_it_says_in_plain_words_that_isolation_is_kept_and_shows_how_that_is_kno
     assert KEPT in text
     assert badges(text) == ["Kept"] * 3
     for words in (
-        "whoever was served most got 1,200 weighted tokens more at most",
+        "another tenant got 1,200 weighted tokens ahead of you at most",
         "The bound that is proven is 4,800",
         "Peak</dt><dd>640<",
         "75 % <small>of your prompts",
