@@ -9,6 +9,7 @@ import msgspec
 
 from dataplane.contracts.catalog import EngineSettings, Share, VersionEntry
 from dataplane.contracts.generation import EngineLoad, TenantLoad
+from dataplane.contracts.leases import Lease
 from dataplane.contracts.probes import ProbeReport
 
 TRIAL_PREFIX = "trial_"
@@ -58,12 +59,28 @@ class Attach(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     engine: EngineSettings
     tenants: dict[str, Share]
     salt_secret: bytes
+    leases: dict[str, Lease] = {}
 
 
 class SetShares(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
-    """New shares of the tenants; safe mid-flight."""
+    """New shares of the tenants, and what of them this replica holds; safe mid-flight.
+
+    They are in force once a :class:`Status` says so: its ``shares_number`` is then no less than this ``number``. One of
+    a lower number than came before is late and changes nothing.
+    """
 
     tenants: dict[str, Share]
+    leases: dict[str, Lease] = {}
+    number: int = 0
+
+
+class AddService(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
+    """What other replicas of the version gave each tenant since this one became READY, in service units.
+
+    A total, so one that is lost, late or repeated neither loses service nor counts it twice.
+    """
+
+    units: dict[str, float]
 
 
 class MarkReady(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -101,14 +118,15 @@ class GetDump(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """Ask for :class:`Dump`."""
 
 
-ControlCall = Attach | SetShares | MarkReady | Sleep | Wake | Drain | AbortRequest | GetStatus | GetDump
+ControlCall = Attach | SetShares | AddService | MarkReady | Sleep | Wake | Drain | AbortRequest | GetStatus | GetDump
 
 
 class Status(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     """What a replica says of itself. ``progress`` grows whenever work is done; pending work without it is a hang.
 
     ``memory_bytes`` is the anonymous resident memory of its processes: what only their end, or sleep, gives back.
-    ``converted`` says that the version's weights had to be packed for this node first.
+    ``converted`` says that the version's weights had to be packed for this node first. ``shares_number`` is that of the
+    :class:`SetShares` in force, 0 for those of :class:`Attach`; ``tenants`` are no older than that.
     """
 
     replica_id: str
@@ -123,6 +141,7 @@ class Status(_Control, frozen=True, tag=True, forbid_unknown_fields=True):
     tenants: list[TenantLoad] = []
     memory_bytes: int = 0
     converted: bool = False
+    shares_number: int = 0
 
 
 class Dump(_Control, frozen=True, tag=True, forbid_unknown_fields=True):

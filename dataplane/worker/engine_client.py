@@ -15,6 +15,7 @@ from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import (
     CONVERT,
     AbortSequence,
+    CountService,
     DumpEngine,
     EngineDump,
     EngineLoad,
@@ -31,6 +32,7 @@ from dataplane.contracts.generation import (
     StepDone,
     Submit,
     TenantLoad,
+    TenantsSet,
     ToEngine,
     failed,
 )
@@ -121,6 +123,7 @@ class EngineClient:
         self.progressed_s = time.monotonic()
         self.load: EngineLoad | None = None
         self.tenants: list[TenantLoad] = []
+        self.shares_number = 0
         self.phase = "starting"
         self.step_s = 0.0
         self.model_s = 0.0
@@ -218,7 +221,11 @@ class EngineClient:
             self.fail(sequence_id, error)
 
     def set_tenants(self, message: SetTenants) -> None:
-        """Change the shares."""
+        """Change the shares; :attr:`shares_number` says which are in force."""
+        self._send(message)
+
+    def count_service(self, message: CountService) -> None:
+        """Count what other replicas served."""
         self._send(message)
 
     async def change_pool(self, message: ReleasePool | RestorePool) -> None:
@@ -291,6 +298,8 @@ class EngineClient:
             case LoadFailed(reason):
                 if self._loading is not None and not self._loading.done():
                     self._loading.set_exception(LoadError(reason))
+            case TenantsSet():
+                self.shares_number, self.tenants = message.number, message.tenants
             case PoolChanged():
                 change = self._pool_changes.pop(0)
                 if not change.done():

@@ -19,10 +19,10 @@ import structlog
 
 from dataplane import logs, sandbox
 from dataplane.contracts import failpoints
-from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import ApiError, Code
 from dataplane.contracts.generation import (
     AbortSequence,
+    CountService,
     DumpEngine,
     FromEngine,
     Loaded,
@@ -36,6 +36,7 @@ from dataplane.contracts.generation import (
     SetTenants,
     StepDone,
     Submit,
+    TenantsSet,
     ToEngine,
     failed,
 )
@@ -51,6 +52,8 @@ from dataplane.worker.masks import Grammar, Masks
 _log = structlog.get_logger(__name__)
 _READ_BYTES = 1 << 20
 _TENANTS_EVERY_S = 0.25
+_BLOCKED_LOOK_S = 0.05
+"""How late a deadline is seen while all that waits, waits for a lease."""
 
 
 class ServerGone(Exception):
@@ -77,24 +80,25 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ServerGone from error
 
-    def receive(self, *, wait: bool, waking_fd: int = -1) -> list[ToEngine]:
-        """Return the messages that are there; with ``wait``, sleep until there is one.
+    def receive(self, *, wait_s: float | None, waking_fd: int = -1) -> list[ToEngine]:
+        """Return the messages that are there; where there are none, sleep until one comes.
 
         Args:
-            wait: whether to sleep.
+            wait_s: how long to sleep at most; None is for ever.
             waking_fd: another descriptor that ends the sleep when it can be read; -1 is none.
 
         Raises:
             ServerGone: the end of the stream.
         """
         messages: list[ToEngine] = []
-        if wait and waking_fd >= 0:
+        timeout_ms = None if wait_s is None else wait_s * 1000
+        if timeout_ms != 0 and waking_fd >= 0:
             poll = select.poll()
             poll.register(self._connection, select.POLLIN)
             poll.register(waking_fd, select.POLLIN)
-            poll.poll()
-            wait = False
-        while self._poll.poll(None if wait and not messages else 0):
+            poll.poll(timeout_ms)
+            timeout_ms = 0
+        while self._poll.poll(0 if messages else timeout_ms):
             data = self._connection.recv(_READ_BYTES)
             if not data:
                 raise ServerGone
@@ -103,15 +107,21 @@ class Channel:
 
 
 class Stopwatch:
-    """A runner that notes how long the model computes."""
+    """A runner that notes how long the model computes, and how many rows, since it was restarted."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was noted."""
         self.model_ms = 0.0
+        self.num_rows = 0
 
     def execute(self, rows: Sequence[Row]) -> list[RowResult]:
         """Compute ``rows``; see :class:`dataplane.engine.runner.Runner`."""
         started_s = time.perf_counter()
+        self.num_rows += len(rows)
         try:
             return self._runner.execute(rows)
         finally:
@@ -133,12 +143,20 @@ class LoadedEngine:
         self._held: dict[str, tuple[Submit, Grammar]] = {}
         self._refused: list[SequenceDelta] = []
         self._changed = True
+        self._blocked = False
         self._tenants_sent_s = float("-inf")
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether anything is to be done or to be delivered."""
         return self._engine.has_work
+
+    @property
+    def wait_s(self) -> float | None:
+        """How long the next step can wait for a message; None for as long as none comes."""
+        if not self.has_work:
+            return None
+        return _BLOCKED_LOOK_S if self._blocked else 0
 
     def take(self, message: ToEngine) -> None:
         """Act on one message."""
@@ -149,8 +167,10 @@ class LoadedEngine:
             case AbortSequence(request_id):
                 if self._unheld(request_id) is None:
                     self._engine.abort(request_id)
-            case SetTenants(tenants):
-                self._set_tenants(tenants)
+            case SetTenants():
+                self._set_tenants(message)
+            case CountService(units):
+                self._engine.add_service(units)
             case ReleasePool():
                 self._change_pool(self._release_pool)
             case RestorePool():
@@ -178,12 +198,14 @@ class LoadedEngine:
         else:
             self._channel.send(PoolChanged())
 
-    def _set_tenants(self, tenants: dict[str, Share]) -> None:
+    def _set_tenants(self, message: SetTenants) -> None:
         try:
-            self._engine.set_tenants(tenants)
+            self._engine.set_tenants(message.tenants, message.leases)
         except ValueError as error:
             # Shares are checked where they are set; should our pool be smaller than was reckoned, the old ones hold.
             _log.error("shares_refused", error=str(error))
+        else:
+            self._channel.send(TenantsSet(number=message.number, tenants=self._engine.tenant_loads()))
 
     def _submit(self, request: Submit) -> None:
         if request.sampling.grammar:
@@ -220,7 +242,7 @@ class LoadedEngine:
     def step(self) -> None:
         """Run one step if there is work, and report whatever changed."""
         started_s = time.perf_counter()
-        self._stopwatch.model_ms = 0.0
+        self._stopwatch.restart()
         self._masks.poll()
         if self._held:
             self._release_compiled()
@@ -230,6 +252,8 @@ class LoadedEngine:
         if worked:
             failpoints.hit("engine.step")
             deltas += self._engine.step()
+            # Only a cap that is leased can keep an engine from everything it has to do: it waits for more of it.
+            self._blocked = not (deltas or self._stopwatch.num_rows)
         if not (worked or self._changed):
             return
         self._changed = False
@@ -255,9 +279,9 @@ def serve(connection: socket.socket) -> None:
     channel.send(LoadProgress(phase="imported", done_bytes=0, total_bytes=0))
     loaded: LoadedEngine | None = None
     while True:
-        waiting = loaded is None or not loaded.has_work
+        wait_s = loaded.wait_s if loaded is not None else None
         waking_fd = loaded.masks.fileno() if loaded is not None else -1
-        for message in channel.receive(wait=waiting, waking_fd=waking_fd):
+        for message in channel.receive(wait_s=wait_s, waking_fd=waking_fd):
             if loaded is not None:
                 loaded.take(message)
             elif isinstance(message, LoadModel):

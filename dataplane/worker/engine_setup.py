@@ -67,6 +67,7 @@ class Setup(msgspec.Struct, frozen=True):
             config=self.config,
             runner=runner,
             tenants=self.request.tenants,
+            leases=self.request.leases,
             salt_secret=self.request.salt_secret,
             version_digest=self.request.version_digest,
             eos_token_ids=self.eos_token_ids,

@@ -11,13 +11,13 @@ from typing import Any, assert_never
 import structlog
 
 from dataplane.contracts import failpoints, probes
-from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.contracts.generation import LoadModel, ReleasePool, RestorePool, SetTenants
+from dataplane.contracts.generation import LoadModel, ReleasePool, RestorePool
 from dataplane.contracts.model_config import ModelConfig, parse_config
 from dataplane.contracts.parallel import Parallel
 from dataplane.contracts.replica import (
     AbortRequest,
+    AddService,
     Attach,
     ControlAnswer,
     ControlCall,
@@ -33,7 +33,6 @@ from dataplane.contracts.replica import (
     Status,
     Wake,
 )
-from dataplane.engine.tenant_budget import check_shares
 from dataplane.text.client import TokenizerClient
 from dataplane.worker import lifecycle
 from dataplane.worker.doors import Caller
@@ -41,6 +40,7 @@ from dataplane.worker.engine_client import EngineClient, LoadError
 from dataplane.worker.lifecycle import Event, TransitionError
 from dataplane.worker.memory import anonymous_bytes, children_of
 from dataplane.worker.probing import Probes
+from dataplane.worker.sharing import Sharing
 
 EXIT_FAILED = 1
 EXIT_ENGINE_LOST = 70
@@ -86,7 +86,7 @@ class Replica:
         self.exit_status = 0
         self.model: Model | None = None
         self.stopped = asyncio.Event()
-        self.shares: dict[str, Share] = {}
+        self.sharing = Sharing(self.engine)
         self._stall_s = stall_s
         self._parallel = parallel
         self._requests = 0
@@ -165,7 +165,7 @@ class Replica:
         """Return where a completion without max_tokens ends: the context, or the tenant's cap where that is less."""
         if self.model is None:
             return 0
-        share = self.shares.get(tenant_id)
+        share = self.sharing.shares.get(tenant_id)
         if share is None or share.cap_tokens is None:
             return self.model.context_tokens
         return min(share.cap_tokens, self.model.context_tokens)
@@ -200,6 +200,7 @@ class Replica:
                 os.getpid(), self.engine.pid, *children_of(self.engine.pid), self.tokenizer.pid or 0
             ),
             converted=self.engine.converted,
+            shares_number=self.engine.shares_number,
         )
 
     # -- control
@@ -216,8 +217,8 @@ class Replica:
                 case Attach():
                     self._advance(Event.ATTACH, f"loads {call.served_name}")
                     self._spawn(self._load(call))
-                case SetShares(tenants):
-                    self.set_shares(tenants)
+                case SetShares() | AddService():
+                    self.sharing.take(call)
                 case MarkReady():
                     self.mark_ready("the fleet saw a generation")
                 case Sleep():
@@ -242,6 +243,7 @@ class Replica:
         await self._load(call)
 
     async def _load(self, call: Attach) -> None:
+        self.sharing.shares = call.tenants
         try:
             armed = failpoints.of_version(call.version_id)
             failpoints.arm(armed)
@@ -258,6 +260,7 @@ class Replica:
                         salt_secret=call.salt_secret,
                         failpoints=armed,
                         parallel=self._parallel,
+                        leases=call.leases,
                     )
                 ),
             )
@@ -266,7 +269,6 @@ class Replica:
             return
         if self.state is not ReplicaState.LOADING:
             return  # told to drain meanwhile
-        self.shares = call.tenants
         self.model = Model(call, config, loaded.context_tokens, loaded.kernels)
         self._advance(Event.LOADED, "the model is loaded")
         _log.info(
@@ -286,19 +288,6 @@ class Replica:
             TransitionError: the replica is not WARMING.
         """
         self._advance(Event.VERIFIED, cause)
-
-    def set_shares(self, tenants: dict[str, Share]) -> None:
-        """Give the engine new shares.
-
-        Raises:
-            ValueError: no model is loaded, or the guarantees do not fit the pool.
-        """
-        load = self.engine.load
-        if self.model is None or load is None:
-            raise ValueError("no model is loaded")
-        check_shares(tenants, load.total_blocks, load.block_size)
-        self.shares = tenants
-        self.engine.set_tenants(SetTenants(tenants=tenants | probes.TENANTS))
 
     async def sleep(self, cause: str) -> None:
         """Admit nothing, give the KV pool back and keep the weights; returns when the memory is given back.

@@ -103,4 +103,4 @@ def test_waiting_for_messages_ends_when_the_server_is_gone() -> None:
     with ours, theirs:
         threading.Thread(target=ours.close).start()
         with pytest.raises(ServerGone):
-            Channel(theirs).receive(wait=True)
+            Channel(theirs).receive(wait_s=None)
