@@ -18,6 +18,7 @@ from dataplane.contracts.catalog import EngineSettings, IdlePolicy, KeepWarm, Sh
 from tenants.roles import Permission
 
 _DEFAULTS = EngineSettings()
+_PACE_HELP = "between two pieces of an answer, whatever the batch does; 0 sends them as they come"
 _DTYPE_HELP = "of the weights: fp32, fp16, bf16, int8 or int4; a version that is int8 or int4 itself stays so"
 _KV_DTYPE_HELP = "of keys and values: fp32, fp16, bf16, int8, or auto: as the weights, fp16 beside int8 and int4"
 
@@ -202,6 +203,7 @@ class ShareSerializer(ClosedSerializer):
     guarantee_tokens = serializers.IntegerField()
     cap_tokens = serializers.IntegerField(allow_null=True)
     weight = serializers.IntegerField()
+    pace_ms = serializers.IntegerField(default=0, help_text=_PACE_HELP)
 
 
 class GrantSerializer(serializers.Serializer[Any]):
@@ -212,6 +214,8 @@ class GrantSerializer(serializers.Serializer[Any]):
     guarantee_tokens = serializers.IntegerField()
     cap_tokens = serializers.IntegerField(allow_null=True)
     weight = serializers.IntegerField()
+    cache_epoch = serializers.IntegerField(help_text="counts how often its prefix cache was emptied on demand")
+    pace_ms = serializers.IntegerField(help_text=_PACE_HELP)
 
 
 class PoolSerializer(serializers.Serializer[Any]):
@@ -364,6 +368,19 @@ class SharesView(TenantView):
             grantee_slug=self.actor.tenant.slug,
             share=Share(**read(ShareSerializer, request.data)),
         )
+        return Response(GrantSerializer(grant).data)
+
+
+class CacheRotationView(TenantView):
+    """The end of what a tenant has in the prefix cache."""
+
+    writes = Permission.DEPLOYMENTS_WRITE
+
+    @extend_schema(operation_id="rotate_cache", request=None, responses=GrantSerializer)
+    def post(self, request: Request, deployment_id: str) -> Response:
+        """Forget what the tenant has cached of its prompts, on another's deployment too. What runs goes on."""
+        slug = self.actor.tenant.slug
+        grant = services.rotate_cache(actor=self.actor, deployment_id=deployment_id, grantee_slug=slug)
         return Response(GrantSerializer(grant).data)
 
 

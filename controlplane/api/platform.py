@@ -120,3 +120,13 @@ class GrantView(PlatformView):
         """Take the leave back."""
         services.remove_grant(actor=self.actor, deployment_id=deployment_id, grantee_slug=slug)
         return Response(status=204)
+
+
+class GrantCacheView(PlatformView):
+    """The end of what a tenant has in a deployment's prefix cache."""
+
+    @extend_schema(operation_id="rotate_any_cache", request=None, responses=GrantSerializer)
+    def post(self, request: Request, deployment_id: str, slug: str) -> Response:
+        """Forget what the tenant has cached of its prompts. What runs goes on."""
+        grant = services.rotate_cache(actor=self.actor, deployment_id=deployment_id, grantee_slug=slug)
+        return Response(GrantSerializer(grant).data)

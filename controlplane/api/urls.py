@@ -55,6 +55,11 @@ urlpatterns = [
     path("api/v1/deployments/<str:deployment_id>/events", deployments.EventsView.as_view(), name="events"),
     path("api/v1/deployments/<str:deployment_id>/costs", deployments.RestartCostsView.as_view(), name="costs"),
     path("api/v1/deployments/<str:deployment_id>/shares", deployments.SharesView.as_view(), name="shares"),
+    path(
+        "api/v1/deployments/<str:deployment_id>/cache/rotate",
+        deployments.CacheRotationView.as_view(),
+        name="cache-rotate",
+    ),
     path("api/v1/deployments/<str:deployment_id>/isolation", isolation.IsolationView.as_view(), name="isolation"),
     path("api/v1/usage", usage.UsageView.as_view(), name="usage"),
     path("api/v1/usage/month", usage.MonthUsageView.as_view(), name="usage-month"),
@@ -102,5 +107,10 @@ urlpatterns = [
         "api/v1/platform/deployments/<str:deployment_id>/grants/<str:slug>",
         platform.GrantView.as_view(),
         name="platform-grant",
+    ),
+    path(
+        "api/v1/platform/deployments/<str:deployment_id>/grants/<str:slug>/rotate-cache",
+        platform.GrantCacheView.as_view(),
+        name="platform-cache-rotate",
     ),
 ]

@@ -163,7 +163,7 @@ class Grant(models.Model):
     """Leave for a tenant, the owner included, to call a deployment, and its share of the KV pool there.
 
     ``tenant`` owns the deployment, ``grantee`` may call it and ``grantee_slug`` is its name. ``cap_tokens`` None is the
-    whole pool.
+    whole pool. ``cache_epoch`` counts how often the grantee's prefix cache there was emptied by a change of its salt.
     """
 
     id = PublicId(Kind.GRANT)
@@ -174,6 +174,8 @@ class Grant(models.Model):
     guarantee_tokens = models.BigIntegerField(default=0)
     cap_tokens = models.BigIntegerField(null=True)
     weight = models.IntegerField(default=1)
+    cache_epoch = models.IntegerField(default=0)
+    pace_ms = models.IntegerField(default=0)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = TenantManager()
@@ -188,6 +190,8 @@ class Grant(models.Model):
                 | (Q(cap_tokens__gte=1) & Q(cap_tokens__gte=F("guarantee_tokens"))),
             ),
             models.CheckConstraint(name="grant_weight", condition=Q(weight__gte=1, weight__lte=1000)),
+            models.CheckConstraint(name="grant_cache_epoch", condition=Q(cache_epoch__gte=0)),
+            models.CheckConstraint(name="grant_pace", condition=Q(pace_ms__gte=0, pace_ms__lte=1000)),
         ]  # fmt: skip
 
     def __str__(self) -> str:
@@ -196,7 +200,7 @@ class Grant(models.Model):
     @property
     def share(self) -> Share:
         """The share as the catalog carries it."""
-        return Share(guarantee_tokens=self.guarantee_tokens, cap_tokens=self.cap_tokens, weight=self.weight)
+        return Share(**{name: getattr(self, name) for name in Share.__struct_fields__})
 
 
 class CatalogHead(models.Model):

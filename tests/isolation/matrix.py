@@ -87,6 +87,7 @@ api:costs GET                                         401   200 200   200  403  
 api:isolation GET                                     401   200 200   200  403     404  404  200  404  401
 api:shares GET                                        401   200 200   200  403     404  404  200  404  401
 api:shares PUT                                        401   422 422   403  403     422  404  422  422  401
+api:cache-rotate POST                                 401   200 200   403  403     404  404  200  404  401
 api:usage GET                                         401   200 200   200  200     200  404  200  200  401
 api:usage-month GET                                   401   200 200   200  200     200  404  200  200  401
 api:requests GET                                      401   200 200   200  403     200  404  200  200  401
@@ -125,6 +126,7 @@ api:platform-freeze DELETE                            401   404 404   404  404  
 api:platform-fleet GET                                401   404 404   404  404     404  200  404  404  401
 api:platform-grant PUT                                401   404 404   404  404     404  422  404  404  401
 api:platform-grant DELETE                             401   404 404   404  404     404  409  404  404  401
+api:platform-cache-rotate POST                        401   404 404   404  404     404  200  404  404  401
 
 # the link of an invitation is for whoever has it; it is taken by the address that was invited, which none of these has
 console:invitation GET                                200

@@ -46,6 +46,17 @@ def test_of_two_guarantees_that_do_not_fit_together_one_is_refused(committed, pe
         assert sum(promised) <= 2048  # the pool of the tiny model; the owner starts with a part of it
 
 
+def test_of_rotations_and_new_shares_at_once_each_rotation_counts(committed, personas):
+    deployment = deploy(personas.acme, min_replicas=0)
+    where = {"actor": PLATFORM, "deployment_id": deployment.id, "grantee_slug": "acme"}
+    rotations = [partial(services.rotate_cache, **where)] * 8
+    changes = [partial(services.set_grant, **where, share=Share(weight=weight)) for weight in range(1, 9)]
+    results = at_once(*[call for pair in zip(rotations, changes, strict=True) for call in pair])
+    assert outcomes(results) == {"Grant": 16}
+    with acting_as(PLATFORM):
+        assert deployment.grants.get().cache_epoch == 8
+
+
 @pytest.mark.parametrize("many", MANY)
 def test_of_many_deployments_of_one_name_one_is_made(committed, personas, many):
     version = make_version(personas.acme)

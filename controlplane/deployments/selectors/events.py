@@ -31,6 +31,7 @@ _KINDS = {
     "deployment.configure": EventKind.SETTINGS,
     "grant.set": EventKind.SHARE,
     "grant.remove": EventKind.SHARE,
+    "cache.rotate": EventKind.SHARE,
 }
 
 

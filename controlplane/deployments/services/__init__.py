@@ -1,6 +1,6 @@
 """Every change to deployments and their shares: keyword-only, the actor first, one transaction, its audit row."""
 
-from controlplane.deployments.services.grants import remove_grant, set_grant
+from controlplane.deployments.services.grants import remove_grant, rotate_cache, set_grant
 from controlplane.deployments.services.lifecycle import (
     DEFAULT_KV_MEMORY_MB,
     OWNER_GUARANTEE,
@@ -23,5 +23,6 @@ __all__ = [
     "pause_deployment",
     "remove_grant",
     "resume_deployment",
+    "rotate_cache",
     "set_grant",
 ]

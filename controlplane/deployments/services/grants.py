@@ -1,29 +1,35 @@
 """Lets tenants call a deployment, and shares its KV pool out."""
 
-import msgspec
+from django.db.models import F
 
 from controlplane.deployments import bounds
-from controlplane.deployments.models import Grant
+from controlplane.deployments.models import DeploymentState, Grant
 from controlplane.deployments.services import rows
 from dataplane.contracts.catalog import Share
 from tenants import audit
-from tenants.actor import Actor, acting_as, require
+from tenants.actor import Actor, acting_as, require, system_actor
 from tenants.chain import Json
 from tenants.errors import Conflict, Forbidden, NotFound
 from tenants.models import Tenant
 from tenants.outbox import Topic
 from tenants.roles import Permission
 
+_SHARED = [name for name in Share.__struct_fields__ if name != "cache_epoch"]
+"""What of a grant is set together."""
+_CACHE_KEEPER = system_actor("prefix cache")
+
 
 def set_grant(*, actor: Actor, deployment_id: str, grantee_slug: str, share: Share) -> Grant:
     """Let a tenant call a deployment, or change its share there. The owner's own share is set the same way.
+
+    The share's ``cache_epoch`` is not looked at: :func:`rotate_cache` counts it.
 
     Raises:
         Forbidden: the actor may not share this deployment; only the platform lets other tenants in.
         NotFound: there is no such deployment or tenant for the actor.
         Invalid: the shares do not fit the KV pool; the message has the numbers.
     """
-    _require_sharing(actor, grantee_slug)
+    _require_own(actor, grantee_slug, "lets another tenant call a deployment")
     bounds.refuse(bounds.share_faults(share))
     with acting_as(actor):
         deployment = rows.locked_deployment(actor, deployment_id)
@@ -41,9 +47,10 @@ def set_grant(*, actor: Actor, deployment_id: str, grantee_slug: str, share: Sha
             tenant_id=deployment.tenant_id, deployment=deployment, grantee=grantee, grantee_slug=grantee_slug
         )
         before = grant.share if grantee_slug in grants else None
-        for field, value in msgspec.structs.asdict(share).items():
-            setattr(grant, field, value)
-        grant.save()
+        for field in _SHARED:
+            setattr(grant, field, getattr(share, field))
+        # Race: the epoch is raised at this moment, without the deployment's lock.
+        grant.save(update_fields=None if before is None else _SHARED)
         _journal(actor, "grant.set", grant, before, share)
     return grant
 
@@ -68,12 +75,39 @@ def remove_grant(*, actor: Actor, deployment_id: str, grantee_slug: str) -> None
         _journal(actor, "grant.remove", grant, grant.share, None)
 
 
+def rotate_cache(*, actor: Actor, deployment_id: str, grantee_slug: str) -> Grant:
+    """Forget what a tenant has cached of its prompts on a deployment, by changing the salt. What runs goes on.
+
+    A tenant does it for itself, on a deployment of another tenant too; the platform does it for anybody.
+
+    Raises:
+        Forbidden: the actor may not change deployments, or means another tenant's cache.
+        NotFound: there is no such deployment, or the tenant may not call it.
+    """
+    _require_own(actor, grantee_slug, "empties another tenant's cache")
+    # The row of a guest's leave is the owner's, and the guest's cache its own: the platform writes it, for either.
+    with acting_as(_CACHE_KEEPER):
+        grants = Grant.objects.filter(deployment_id=deployment_id, grantee_slug=grantee_slug)
+        # One statement: of two rotations at once each counts, and none waits for a change of the deployment.
+        if not grants.exclude(deployment__state=DeploymentState.DELETED).update(cache_epoch=F("cache_epoch") + 1):
+            raise NotFound("There is no such deployment.")
+        grant = grants.select_related("deployment__tenant", "grantee").get()
+        rows.announce(Topic.GRANT, grant.deployment)
+        audit.record(
+            actor=actor, verb="cache.rotate", target=grant.deployment, tenant=grant.grantee,
+            before={"cache_epoch": grant.cache_epoch - 1}, after={"cache_epoch": grant.cache_epoch},
+        )  # fmt: skip
+    return grant
+
+
 def _journal(actor: Actor, verb: str, grant: Grant, before: Share | None, after: Share | None) -> None:
     """Announce and record. The deployment is the target: its page tells the whole of its story."""
     rows.announce(Topic.GRANT, grant.deployment)
 
     def told(share: Share | None) -> dict[str, Json]:
-        return {} if share is None else {"tenant": grant.grantee_slug, **msgspec.structs.asdict(share)}
+        return (
+            {} if share is None else {"tenant": grant.grantee_slug} | {name: getattr(share, name) for name in _SHARED}
+        )
 
     audit.record(
         actor=actor, verb=verb, target=grant.deployment, tenant=grant.deployment.tenant,
@@ -81,10 +115,11 @@ def _journal(actor: Actor, verb: str, grant: Grant, before: Share | None, after:
     )  # fmt: skip
 
 
-def _require_sharing(actor: Actor, grantee_slug: str) -> None:
+def _require_own(actor: Actor, grantee_slug: str, act: str) -> None:
+    """Require leave to change a grant: the platform has it for any, a tenant for its own."""
     if actor.is_platform:
         require(actor, Permission.PLATFORM_GRANTS)
         return
     require(actor, Permission.DEPLOYMENTS_WRITE)
     if grantee_slug != actor.tenant.slug:
-        raise Forbidden("Only the platform lets another tenant call a deployment. Ask an administrator.")
+        raise Forbidden(f"Only the platform {act}. Ask an administrator.")
