@@ -46,6 +46,13 @@ class ShareForm(forms.Form):
         label="Cap, tokens", min_value=1, required=False, help_text="Empty is the whole pool."
     )
     weight = forms.IntegerField(min_value=1, initial=1, help_text="Its part of the turns when all want more.")
+    pace_ms = forms.IntegerField(
+        label="Pace, ms",
+        min_value=0,
+        required=False,
+        initial=0,
+        help_text="Between two pieces of its answers, whatever others run. 0 sends them as they come.",
+    )
 
 
 @require_GET
@@ -135,7 +142,7 @@ def _effect(actor: Actor, deployment_id: str, form: ShareForm) -> selectors.Effe
 
 
 def _filled(values: Mapping[str, Any]) -> tuple[str, Share]:
-    return values["tenant"], Share(**{name: values[name] for name in _SHARE_FIELDS})
+    return values["tenant"], Share(**{name: values[name] for name in _SHARE_FIELDS}, pace_ms=values["pace_ms"] or 0)
 
 
 @require_POST

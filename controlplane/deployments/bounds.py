@@ -11,6 +11,7 @@ from tenants.errors import Invalid
 
 MAX_REPLICAS = 64
 MAX_WEIGHT = 1000
+MAX_PACE_MS = 1000
 MAX_IDLE_S = 30 * 24 * 3600
 MAX_COLD_WAIT_S = 300
 MAX_SCHEDULES = 20
@@ -106,6 +107,8 @@ def share_faults(share: Share) -> Faults:
         faults["cap_tokens"] = "This is a number of tokens, at least 1, or empty for the whole pool."
     if not 1 <= share.weight <= MAX_WEIGHT:
         faults["weight"] = _from_to(1, MAX_WEIGHT)
+    if not 0 <= share.pace_ms <= MAX_PACE_MS:
+        faults["pace_ms"] = _from_to(0, MAX_PACE_MS)
     return faults
 
 

@@ -57,13 +57,16 @@ class Share(msgspec.Struct, frozen=True):
     """A tenant's KV budget and weight on a deployment. Tokens, rounded up to blocks by the engine.
 
     ``cap_tokens`` None is the whole pool. ``cache_epoch`` is a part of the salt of the tenant's cached prefixes: with
-    another one all of them are forgotten.
+    another one all of them are forgotten. ``pace_ms`` is the time between two pieces of its answers, whatever the batch
+    does; 0 sends them as they come. It belongs to the grant and not to a request: who would see by its own answers how
+    busy others are does not ask to be kept from it.
     """
 
     guarantee_tokens: int = 0
     cap_tokens: int | None = None
     weight: int = 1
     cache_epoch: int = 0
+    pace_ms: int = 0
 
 
 STABLE = "stable"

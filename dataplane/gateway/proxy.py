@@ -108,6 +108,7 @@ class Proxy:
             (headers.ARM, exchange.arm.name),
             (headers.METER, "1"),
             (headers.QUEUE_WAIT_S, f"{self._queue_wait_s if asked_s is None else asked_s:.3f}"),
+            (headers.PACE_MS, str(exchange.deployment.grants[exchange.caller.tenant.id].pace_ms)),
         ]
         return [*told, (headers.FORCED, "1")] if exchange.forced else told
 

@@ -86,14 +86,12 @@ class CompletionEndpoint(JsonEndpoint):
         generation = Generation(worker.replica.engine, detokenizer, meter, submit, request.stops, echo=request.echo)
         if caller.probe:
             worker.replica.probes.check(caller.sequence_id)
-        told = _told(generation, meter)
-        if caller.pace_s:
-            told = paced(told, caller.pace_s, width=request.n)
-        async with generation, aclosing(told):
-            if request.stream:
-                await _stream(exchange, caller, told, answer)
-            else:
-                await _answer_whole(exchange, caller, told, answer)
+        async with generation:
+            told = _told(generation, meter)
+            if caller.pace_s:
+                told = paced(told, caller.pace_s, width=request.n)
+            async with aclosing(told):
+                await (_stream if request.stream else _answer_whole)(exchange, caller, told, answer)
 
 
 class _Told(NamedTuple):

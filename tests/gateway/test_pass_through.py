@@ -1,11 +1,13 @@
 import json
 
+import msgspec
 import pytest
 from fake_replica import DONE, answer, pieces, refuses, token_event
 from gateway_harness import BODY, error_of, events, gateway
 from gateway_world import CONTEXT_TOKENS, World
 
 from dataplane.contracts import headers, ids
+from dataplane.contracts.catalog import Share
 from dataplane.contracts.usage import Outcome, RecordKind, Source
 
 pytestmark = pytest.mark.anyio
@@ -67,6 +69,16 @@ async def test_a_caller_may_bound_its_wait_in_the_queue_and_then_no_verdict_coun
         assert float(g.replicas[0].calls[0].headers[headers.QUEUE_WAIT_S]) == told_s
         [record] = await g.records(1)
         assert (record.outcome, record.error_code, record.forced) == (Outcome.FAILED, "queue_timeout", forced)
+
+
+async def test_a_replica_is_told_the_grants_pace_and_never_the_callers(world: World, home, clean_redis) -> None:
+    paced = {"ten_acme": Share(pace_ms=40)}
+    world.deployments["chat"] = msgspec.structs.replace(world.deployments["chat"], grants=paced)
+    async with gateway(world, home, clean_redis) as g:
+        await g.post(headers={headers.PACE_MS: "1", headers.PROBE: "1"})
+        seen = g.replicas[0].calls[0].headers
+        assert seen[headers.PACE_MS] == "40"
+        assert headers.PROBE not in seen
 
 
 async def test_a_stream_is_billed_by_what_was_delivered(world: World, home, clean_redis) -> None:
