@@ -256,6 +256,7 @@ class Driver:
         self.engine.check_integrity()
         for load in self.engine.tenant_loads():
             assert load.owned_blocks + load.cached_blocks <= load.cap_blocks, load
+            assert load.within_guarantee_preemptions == 0, load
         assert self.engine.load().num_running <= self.config.max_num_seqs
 
     def check_answers(self) -> None:

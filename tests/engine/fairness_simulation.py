@@ -20,6 +20,8 @@ class Simulation:
     ``worst`` is the greatest (c_i - c_j) / U_i seen between two tenants that were both eligible and not blocked by
     memory, with the bound U_i that holds when the cap counts current use. ``worst_interval`` is the greatest difference
     of service received, over any interval in which two tenants were so throughout, against U_i + U_j.
+    ``longest_wait`` is that of a head in steps, ``longest_turn`` while its tenant was eligible, in steps that were
+    charged to anybody; ``reclaimed_tokens`` were computed again because another tenant took back its guarantee.
     """
 
     def __init__(self, tenants: Mapping[str, Share] | None = None, *, seed: int = 1, **settings: Any) -> None:
@@ -28,13 +30,16 @@ class Simulation:
         self.queue = self.driver.scheduler.queue
         self.service: dict[str, float] = {}
         self.recomputed_tokens = 0
+        self.reclaimed_tokens = 0
         self.computed_tokens = 0
         self.worst = 0.0
         self.worst_interval = 0.0
         self.longest_wait: dict[str, int] = {}
+        self.longest_turn: dict[str, int] = {}
         self.steps = 0
+        self.charged_steps = 0
         self._intervals: dict[tuple[str, str], tuple[float, float]] = {}
-        self._heads: dict[str, tuple[Any, int]] = {}
+        self._heads: dict[str, tuple[Any, int, int]] = {}
         self._submitted = 0
         self._watch()
 
@@ -47,7 +52,9 @@ class Simulation:
 
         def watched_commit(sequence: Any, num_tokens: int, token_id: int | None) -> None:
             start = sequence.num_computed_tokens
-            self.recomputed_tokens += max(0, min(sequence.high_water_tokens, start + num_tokens) - start)
+            again = max(0, min(sequence.high_water_tokens, start + num_tokens) - start)
+            self.recomputed_tokens += again
+            self.reclaimed_tokens += again if sequence.reclaimed_by not in ("", sequence.tenant.id) else 0
             self.computed_tokens += num_tokens
             commit(sequence, num_tokens, token_id)
 
@@ -76,11 +83,20 @@ class Simulation:
         for step in range(steps):
             feed(step)
             if self.driver.engine.has_work:
+                before = sum(self.service.values())
                 self.driver.step()
                 self.steps += 1
+                self.charged_steps += sum(self.service.values()) > before
             self.look()
         self.driver.check()
         return self
+
+    def abort_one(self, tenant_id: str) -> None:
+        """Abort any request of a tenant."""
+        tenant = self.driver.tenant(tenant_id)
+        requests = [*tenant.running, *tenant.waiting]
+        if requests:
+            self.driver.abort(self.random.choice(requests))
 
     # promises
 
@@ -91,6 +107,18 @@ class Simulation:
         cap_tokens = tenant.budget.cap_blocks * config.block_size
         units = config.output_weight * cap_tokens * factor + config.input_weight * config.step_token_budget
         return units / tenant.budget.weight + config.reclaim_gap_units
+
+    def wait_bound(self, tenant_id: str, *, longest_prompt: int, longest_output: int) -> float:
+        """Return for how many charged steps a head may wait while its tenant is eligible.
+
+        Others may gain what the bounds leave between them, and what the head costs should memory block it; then the
+        longest of what runs may have to end. A charged step charges two units at least: a token of an answer.
+        """
+        waiting = self.driver.tenant(tenant_id)
+        cost = longest_prompt + longest_output  # of a head that was preempted: all its tokens
+        others = [tenant for tenant in self.queue.tenants.values() if tenant is not waiting]
+        between = sum(other.budget.weight * (self.bound(waiting) + self.bound(other) + cost) for other in others)
+        return (between + cost) / 2 + longest_output
 
     def look(self) -> None:
         for tenant in self.queue.tenants.values():
@@ -104,11 +132,20 @@ class Simulation:
             self._look_at_intervals(served)
 
     def _look_at_head(self, tenant: Any) -> None:
-        head, since = self._heads.get(tenant.id, (None, self.steps))
+        head, since, since_turn = self._heads.get(tenant.id, (None, 0, 0))
         if head is not tenant.head or head is None:
-            since = self.steps
-        self._heads[tenant.id] = (tenant.head, since)
+            since, since_turn = self.steps, self.charged_steps
+        elif not tenant.eligible:
+            since_turn = self.charged_steps
+        self._heads[tenant.id] = (tenant.head, since, since_turn)
         self.longest_wait[tenant.id] = max(self.longest_wait.get(tenant.id, 0), self.steps - since)
+        self.longest_turn[tenant.id] = max(self.longest_turn.get(tenant.id, 0), self.charged_steps - since_turn)
+
+    def check_what_tenants_are_told(self) -> None:
+        """What the engine says of service is what was charged, and nobody was further behind than it promises."""
+        for load in self.driver.engine.tenant_loads():
+            assert load.served_units <= self.service.get(load.tenant_id, 0.0) + 1e-6
+            assert load.service_gap_units <= load.service_bound_units
 
     def _look_at_intervals(self, served: list[Any]) -> None:
         seen = {}

@@ -75,8 +75,9 @@ class EngineMachine(RuleBasedStateMachine):
         prefix_cache=st.booleans(),
         min_run_steps=st.sampled_from([0, 2, 16]),
         step_s=st.sampled_from([0.0, 0.0007, 0.09]),
+        usual=st.sampled_from([256.0, 1.0]),  # 1: requests are long soon, and make room for others of their tenant
     )
-    def start(self, shares, slots, budget, chunk, prefix_cache, min_run_steps, step_s) -> None:
+    def start(self, shares, slots, budget, chunk, prefix_cache, min_run_steps, step_s, usual) -> None:
         watch = Watch()
         self.patches = [
             patch.object(scheduler_module, "growth_victim", watch.growth),
@@ -96,6 +97,8 @@ class EngineMachine(RuleBasedStateMachine):
             min_run_steps=min_run_steps,
             step_s=step_s,
         )
+        for tenant_id in TENANTS:
+            self.driver.tenant(tenant_id).usual_output_tokens = usual
 
     @rule(
         tenant_id=st.sampled_from(TENANTS),

@@ -1,11 +1,9 @@
-"""Who gets how much: the bounds of the counter, each attack on it, and what each rule is for when it is taken away."""
+"""Each attack on who gets how much, and what each rule is for when it is taken away."""
 
 from typing import Any
 
 import pytest
 from fairness_simulation import Simulation, harmonic
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dataplane.contracts.catalog import Share
 from dataplane.engine import scheduler as scheduler_module
@@ -21,110 +19,6 @@ SMALL_POOL: dict[str, Any] = {
     "max_model_len": 2400,
     "prefix_cache": False,
 }
-
-loads = st.lists(
-    st.fixed_dictionaries(
-        {
-            "weight": st.integers(1, 4),
-            "guarantee_tokens": st.sampled_from([0, 0, 80, 160]),
-            "cap_tokens": st.sampled_from([None, None, 200, 400]),
-            "depth": st.integers(0, 4),
-            "from_step": st.sampled_from([0, 0, 60]),
-            "every": st.sampled_from([1, 1, 7, 40]),
-            "prompt": st.tuples(st.integers(1, 20), st.integers(20, 150)),
-            "output": st.tuples(st.integers(1, 8), st.integers(8, 50)),
-            "common": st.sampled_from([0, 16]),
-        }
-    ),
-    min_size=2,
-    max_size=4,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(loads, st.integers(90, 200), st.sampled_from([2, 6, 16]), st.sampled_from([16, 64]), st.integers(0, 99))
-def test_counters_and_service_stay_within_the_bound_whatever_the_load(
-    tenants: list[dict], num_blocks: int, slots: int, step_token_budget: int, seed: int
-) -> None:
-    names = [f"t{number}" for number in range(len(tenants))]
-    shares = {
-        name: Share(load["guarantee_tokens"], load["cap_tokens"], load["weight"])
-        for name, load in zip(names, tenants, strict=True)
-    }
-    simulation = Simulation(
-        shares, seed=seed, num_blocks=num_blocks, max_num_seqs=slots, step_token_budget=step_token_budget
-    )
-
-    def feed(step: int) -> None:
-        for name, load in zip(names, tenants, strict=True):
-            if step >= load["from_step"] and step % load["every"] == 0:
-                common = min(load["common"], load["prompt"][0])
-                simulation.backlog(name, load["depth"], load["prompt"], load["output"], common=common)
-
-    simulation.run(220, feed)
-    assert simulation.worst <= 1
-    assert simulation.worst_interval <= 1
-
-
-def test_backlogged_tenants_share_by_weight_within_one_per_cent() -> None:
-    weights = {"a": 1, "b": 2, "c": 3, "d": 4}
-    simulation = Simulation(
-        {name: Share(weight=weight) for name, weight in weights.items()},
-        num_blocks=2000,
-        max_num_seqs=32,
-        step_token_budget=256,
-    )
-    simulation.run(1500, lambda step: [simulation.backlog(name, 4, (16, 200), (8, 100)) for name in weights])
-    for name, weight in weights.items():
-        assert simulation.share(name) == pytest.approx(weight / 10, rel=0.01)
-
-
-def test_shares_hold_within_five_per_cent_when_memory_is_short_as_well() -> None:
-    weights = {"a": 1, "b": 2, "c": 3, "d": 4}
-    simulation = Simulation(
-        {name: Share(weight=weight) for name, weight in weights.items()},
-        num_blocks=200,
-        max_num_seqs=32,
-        step_token_budget=256,
-    )
-    simulation.run(3000, lambda step: [simulation.backlog(name, 4, (16, 200), (8, 100)) for name in weights])
-    for name, weight in weights.items():
-        assert simulation.share(name) == pytest.approx(weight / 10, rel=0.05)
-    assert simulation.worst <= 1
-
-
-def staggered(slots: int) -> float:
-    """Return how far a tenant gets ahead of its tight bound: sequences that end one after another just as they fill
-    the cap hand their blocks to the rest, while a heavy tenant waits for slots.
-    """
-    cap_tokens = 1600
-    simulation = Simulation(
-        {"i": Share(cap_tokens=cap_tokens), "j": Share(weight=1000)},
-        num_blocks=4000,
-        max_num_seqs=slots,
-        step_token_budget=32,
-        max_model_len=2000,
-    )
-    i, j = simulation.driver.tenant("i"), simulation.driver.tenant("j")
-    for number in range(slots):
-        simulation.submit("i", 1, max(1, cap_tokens // (slots - number) - 9))
-    for _ in range(2):
-        simulation.submit("i", 1, cap_tokens - 1)
-    ratio = 0.0
-    for step in range(cap_tokens):
-        if step >= 2:
-            simulation.backlog("j", 2, 1, 300)
-        simulation.driver.step()
-        simulation.look()
-        if i.eligible and j.eligible:
-            ratio = max(ratio, (i.counter - j.counter) / simulation.bound(i, commitments=True))
-    assert simulation.worst <= 1
-    return ratio
-
-
-@pytest.mark.parametrize("slots", [4, 8, 16])
-def test_staggered_sequences_pass_the_bound_of_commitments_and_stay_within_the_harmonic_one(slots: int) -> None:
-    assert harmonic(slots) * 0.9 < staggered(slots) <= harmonic(slots)
 
 
 def hoard() -> float:

@@ -1,0 +1,137 @@
+"""Within a tenant: a long generation makes room for the tenant's other requests, and for nobody else's."""
+
+import random
+from typing import Any
+
+import pytest
+from engine_harness import Driver
+from fairness_simulation import Simulation
+
+from dataplane.contracts.catalog import Share
+
+
+def essay_under_way(share: Share | None = None, *, usual: float = 5.0, **settings: Any) -> tuple[Driver, str]:
+    """Return an engine and the id of a request of acme that has generated 50 of 60 tokens."""
+    driver = Driver({"acme": share or Share(), "other": Share()}, **settings)
+    driver.tenant("acme").usual_output_tokens = usual
+    essay = driver.submit("acme", [1] * 8, 60, ignore_eos=True)
+    for _ in range(50):
+        driver.step()
+    return driver, essay
+
+
+BLOCKED_BY: dict[str, tuple[dict[str, Any], int]] = {
+    "slots": ({"max_num_seqs": 1}, 8),
+    "memory": ({"num_blocks": 10}, 40),
+    "its cap": ({"share": Share(cap_tokens=80)}, 24),
+}
+"""What stands in the way of a short request with so long a prompt."""
+blocked = pytest.mark.parametrize(("settings", "prompt_tokens"), BLOCKED_BY.values(), ids=BLOCKED_BY)
+
+
+@blocked
+def test_a_long_generation_makes_room_at_once_and_goes_on_later_with_the_same_tokens(
+    settings: dict[str, Any], prompt_tokens: int
+) -> None:
+    driver, essay = essay_under_way(**settings)
+    short = driver.submit("acme", [2] * prompt_tokens, 4, ignore_eos=True)
+    driver.step()
+    assert driver.tokens[short]
+    assert [load.preemptions for load in driver.engine.tenant_loads()] == [{"own": 1}, {}]
+    driver.run()
+    assert list(driver.ends) == [short, essay]
+    driver.check_answers()
+
+
+@blocked
+def test_one_that_is_not_long_for_its_tenant_keeps_its_place(settings: dict[str, Any], prompt_tokens: int) -> None:
+    driver, essay = essay_under_way(usual=50, **settings)
+    short = driver.submit("acme", [2] * prompt_tokens, 4, ignore_eos=True)
+    driver.run()
+    assert list(driver.ends) == [essay, short]
+
+
+def test_nobody_makes_room_for_another_tenant_in_that_way() -> None:
+    driver, essay = essay_under_way(max_num_seqs=1)
+    stranger = driver.submit("other", [2] * 8, 4, ignore_eos=True)
+    driver.run()
+    assert list(driver.ends) == [essay, stranger]
+
+
+def test_who_made_room_goes_on_after_all_that_waited_though_it_is_in_the_cache_and_before_those_who_came_later() -> (
+    None
+):
+    driver, essay = essay_under_way(max_num_seqs=1)
+    waited = [driver.submit("acme", [number] * 8, 4, ignore_eos=True) for number in (2, 3, 4)]
+    driver.step()
+    driver.tenant("acme").usual_output_tokens = 40  # what goes on has a turn again
+    later = driver.submit("acme", [5] * 8, 4, ignore_eos=True)
+    driver.run()
+    assert list(driver.ends) == [*waited, essay, later]
+
+
+def test_a_tenant_pays_for_what_its_own_requests_make_it_compute_again() -> None:
+    simulation = Simulation({"acme": Share()}, max_num_seqs=1, prefix_cache=False)
+    simulation.driver.tenant("acme").usual_output_tokens = 5
+    simulation.submit("acme", 8, 60)
+    simulation.run(50, lambda step: None)
+    simulation.submit("acme", 8, 4)
+    simulation.driver.run()
+    assert simulation.recomputed_tokens > 40
+    paid = 16 + 2 * 64 + simulation.recomputed_tokens
+    assert simulation.service["acme"] == paid
+
+
+def test_a_long_generation_computes_no_more_again_than_it_generated_but_for_the_last_time() -> None:
+    simulation = Simulation({"acme": Share()}, max_num_seqs=2, prefix_cache=False, max_model_len=2000, num_blocks=300)
+    simulation.driver.tenant("acme").usual_output_tokens = 16
+    simulation.submit("acme", 100, 1500)
+    simulation.run(2500, lambda step: simulation.backlog("acme", 2, 10, 10))
+    load = simulation.driver.engine.tenant_loads()[0]
+    assert load.preemptions["own"] >= 3
+    assert simulation.recomputed_tokens <= 1500 + 1600
+
+
+def test_answers_of_like_lengths_see_no_turns() -> None:
+    simulation = Simulation({"acme": Share()}, max_num_seqs=4, num_blocks=200)
+    simulation.run(1200, lambda step: simulation.backlog("acme", 6, (5, 30), (20, 60)))
+    assert len(simulation.driver.ends) > 100
+    assert not simulation.driver.engine.tenant_loads()[0].preemptions
+
+
+def short_answers(*, essays: bool, **settings: Any) -> list[float]:
+    """Return how long the short requests of a tenant take, in steps, in order; with essays as one call in twenty."""
+    simulation = Simulation(
+        {"acme": Share()},
+        num_blocks=1500,
+        max_num_seqs=8,
+        step_token_budget=128,
+        queue_limit_per_tenant=1000,
+        **settings,
+    )
+    calls, lengths = random.Random(1), random.Random(2)
+    shorts: list[str] = []
+
+    def feed(step: int) -> None:
+        if calls.random() < 0.085:
+            shorts.append(simulation.submit("acme", 20, calls.randint(16, 96)))
+        if essays and lengths.random() < 0.085 / 19:
+            simulation.submit("acme", 20, lengths.randint(400, 800))
+
+    simulation.run(3000, feed)
+    simulation.driver.run()
+    step_ms = simulation.driver.step_s * 1000
+    return sorted(simulation.driver.lived_ms[request_id] / step_ms for request_id in shorts)
+
+
+def test_short_requests_take_at_p99_no_more_than_half_as_long_again_with_essays_in_the_mix() -> None:
+    alone, mixed, without_turns = (
+        steps[int(0.99 * len(steps))]
+        for steps in (
+            short_answers(essays=False),
+            short_answers(essays=True),
+            short_answers(essays=True, long_output_factor=1e9),
+        )
+    )
+    assert mixed <= 1.5 * alone
+    assert without_turns > 1.5 * alone
