@@ -1,0 +1,101 @@
+"""Choices of the rule that could have gone another way, each beside its alternatives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dataplane.contracts.catalog import Share
+from dataplane.sim.callers import Arrivals, Backlog, OneAtATime, Request, evenly
+from dataplane.sim.policies import (
+    EVERYBODY_PASSES,
+    NEVER_RECLAIMS,
+    NOBODY_PASSES,
+    OURS,
+    PASSED_AT_THE_CAP,
+    WITHOUT_CREDIT,
+    Policy,
+)
+from dataplane.sim.promises import front, gap, recompute, share, throughput
+from dataplane.sim.scenario import Scenario
+from dataplane.sim.scenarios import Scale, abort_storm
+
+
+@dataclass(frozen=True)
+class Question:
+    """A choice.
+
+    Attributes:
+        asks: what is to be decided.
+        scenario: what decides it.
+        policies: the answers; the engine's is the first.
+    """
+
+    asks: str
+    scenario: Scenario
+    policies: Sequence[Policy]
+
+
+def questions(scale: Scale) -> list[Question]:
+    """Return all of them."""
+    passing = (OURS, NOBODY_PASSES, EVERYBODY_PASSES)
+    return [
+        Question("How long may others pass a head that found no memory?", blocked_head(scale), passing),
+        Question(
+            "And what does passing give to one who reclaims and aborts?",
+            abort_storm(scale),
+            (*passing, WITHOUT_CREDIT),
+        ),
+        Question(
+            "How often may a guarantee be taken back from a giant that runs?",
+            giant_borrower(scale),
+            (OURS, WITHOUT_CREDIT, NEVER_RECLAIMS),
+        ),
+        Question(
+            "May a tenant's own requests pass one that its cap stops?", capped_head(scale), (OURS, PASSED_AT_THE_CAP)
+        ),
+    ]
+
+
+def blocked_head(scale: Scale) -> Scenario:
+    """Large prompts beside two tenants that fill the pool with middling ones."""
+    return scale.scenario(
+        "blocked head",
+        "one tenant's prompts need half of the pool, two others fill it with middling ones",
+        4000,
+        lambda seconds: [
+            Backlog("long", Request(25, 50), depth=12),
+            Backlog("short", Request(25, 12), depth=12),
+            Backlog("large", Request(300, 8), depth=2),
+        ],
+        [gap(), front("large", 400), share("large", 0.1), throughput()],
+    )
+
+
+def giant_borrower(scale: Scale) -> Scenario:
+    """Nearly all of the pool is borrowed by one request that has run for long."""
+    return scale.scenario(
+        "giant borrower",
+        "one request holds most of the pool, borrowed; a tenant with a guarantee asks for its own again and again",
+        3000,
+        lambda seconds: [
+            OneAtATime("giant", Request(300, 200)),
+            Backlog("guaranteed", Request(200, 8), depth=2),
+        ],
+        [recompute(), front("guaranteed", 250)],
+        shares={"guaranteed": Share(guarantee_tokens=320)},
+    )
+
+
+def capped_head(scale: Scale) -> Scenario:
+    """A request of most of its tenant's cap, among small ones."""
+    return scale.scenario(
+        "capped head",
+        "a tenant's small requests keep its cap full; now and then it sends one that needs most of the cap",
+        2500,
+        lambda seconds: [
+            Backlog("capped", Request(16, 16), depth=6),
+            Arrivals("capped", Request(100, 20), evenly(lambda _: 10 / seconds, seconds)),
+            Backlog("other", Request(16, 32)),
+        ],
+        [front("capped", 120), gap()],
+        shares={"capped": Share(cap_tokens=160)},
+    )
