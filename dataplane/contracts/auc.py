@@ -12,7 +12,7 @@ against the spread of the samples loses nearly nothing, for its times are spread
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -44,9 +44,14 @@ def bin_of(seconds: float) -> int:
     return min(int(math.log2(microseconds) * _BINS_PER_OCTAVE), _MAX_BIN)
 
 
+def counted(counts: Mapping[int, int]) -> Bins:
+    """Return counts by bin as :data:`Bins`."""
+    return tuple(sorted((bin_, count) for bin_, count in counts.items() if count))
+
+
 def binned(times_s: Iterable[float]) -> Bins:
     """Return the counts of ``times_s``, in seconds."""
-    return _ordered(Counter(map(bin_of, times_s)))
+    return counted(Counter(map(bin_of, times_s)))
 
 
 def merged(parts: Iterable[Bins]) -> Bins:
@@ -54,7 +59,7 @@ def merged(parts: Iterable[Bins]) -> Bins:
     total: Counter[int] = Counter()
     for part in parts:
         total.update(dict(part))
-    return _ordered(total)
+    return counted(total)
 
 
 def size(bins: Bins) -> int:
@@ -107,7 +112,3 @@ def _variance_of_mean(places: list[tuple[float, int]]) -> float:
         return 0.0
     squares = sum(count * (place - mean) ** 2 for place, count in places)
     return squares / (number - 1) / number
-
-
-def _ordered(counts: Counter[int]) -> Bins:
-    return tuple(sorted((bin_, count) for bin_, count in counts.items() if count))

@@ -62,3 +62,19 @@ def verdict(reports: Iterable[ProbeReport]) -> Separation | None:
     """Return how well the two samples of ``reports``, all of one kind, can be told apart; None without any."""
     known = list(reports)
     return separation(merged(report.slow for report in known), merged(report.fast for report in known))
+
+
+class ProbeOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is posted to the fleet's ``/probes``: probe without a pause until ``samples`` more times are in each sample.
+
+    Of BATCH and PACED, which take longer, a tenth as many.
+    """
+
+    samples: int
+
+
+class ProbeProgress(msgspec.Struct, frozen=True):
+    """What ``GET /probes`` of the fleet answers: ``trials_left`` of the latest order, and what was found so far."""
+
+    trials_left: int
+    reports: tuple[ProbeReport, ...]

@@ -5,7 +5,8 @@ PAGODA_FLEET_PORT. It may be told PAGODA_RUN_DIR (for sockets; ``run`` in its ho
 1), PAGODA_MAX_PROCESSES (16), PAGODA_ASLEEP_MEMORY_MB (for sleeping replicas; a quarter of the memory), PAGODA_DRAIN_S
 (30) and PAGODA_HANG_S (8). PAGODA_STORE_URL is where versions come from, ``file:///folder`` (``store`` in its home) or
 ``s3://bucket/prefix`` with PAGODA_S3_ENDPOINT and AWS_ACCESS_KEY_ID and its like, which workers never see.
-OMP_NUM_THREADS is handed on to them. SIGTERM drains every replica, then it ends.
+OMP_NUM_THREADS is handed on to them. PAGODA_PROBE_SHARE is the part of the time in which replicas that several tenants
+share are probed (0.02; 0 is never). SIGTERM drains every replica, then it ends.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The fleet's internal HTTP: the replica table and the demand of gateways, trials, drains by order, health, figures."""
+"""The fleet's internal HTTP: the replica table, the demand of gateways, trials, probes, drains by order, health, figures."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from dataplane.contracts.errors import ApiError, Code, envelope
 from dataplane.contracts.internal_calls import is_internal
+from dataplane.contracts.probes import ProbeOrder, ProbeProgress
 from dataplane.contracts.replica import Demand, ReplicaState, TrialRequest
 from dataplane.fleet.fleet import Fleet
 from dataplane.http_server.asgi import read_body
@@ -20,6 +21,7 @@ from dataplane.http_server.asgi import read_body
 _MAX_WAIT_S = 30.0
 _STALE_S = 10.0
 _MAX_BODY_BYTES = 4 * 1024 * 1024
+_MAX_SAMPLES = 20_000
 _Body = TypeVar("_Body")
 _Handler = Callable[[Request], Awaitable[Response]]
 
@@ -67,6 +69,19 @@ def make_app(fleet: Fleet, internal_secret: str) -> Starlette:
             raise ApiError(Code.NOT_FOUND, "this version was not tried lately; begin with POST /trials")
         return Response(msgspec.json.encode(report), media_type="application/json")
 
+    async def order_probes(request: Request) -> Response:
+        order = await _body(request, ProbeOrder)
+        if not 1 <= order.samples <= _MAX_SAMPLES:
+            raise ApiError(Code.INVALID_PARAMETER, f"samples are from 1 to {_MAX_SAMPLES}", param="samples")
+        if not fleet.prober.order(order.samples):
+            raise ApiError(Code.NOT_FOUND, "no replica of a deployment that several tenants may call is ready here")
+        return Response(status_code=202)
+
+    async def probes(_: Request) -> Response:
+        """What probes found, and how many trials of the latest order are left."""
+        progress = ProbeProgress(fleet.prober.trials_left, fleet.prober.reports())
+        return Response(msgspec.json.encode(progress), media_type="application/json")
+
     async def health(_: Request) -> Response:
         """Well means that deciding goes on; what runs is told beside it."""
         idle_s = time.monotonic() - fleet.reconciled_at_s
@@ -92,6 +107,8 @@ def make_app(fleet: Fleet, internal_secret: str) -> Starlette:
             Route("/demand", guarded(demand), methods=["POST"]),
             Route("/trials", guarded(begin_trial), methods=["POST"]),
             Route("/trials/{version_id}", guarded(trial)),
+            Route("/probes", guarded(order_probes), methods=["POST"]),
+            Route("/probes", guarded(probes)),
             Route("/health", health),
             Route("/metrics", guarded(metrics)),
         ]

@@ -12,7 +12,7 @@ from dataplane.contracts.catalog import Catalog, Share
 from dataplane.contracts.ids import Kind, new_id
 from dataplane.contracts.replica import Attach as AttachMessage
 from dataplane.contracts.replica import Demand, ReplicaEvent, ReplicaReport, ReplicaState, Tier, TrialRequest
-from dataplane.fleet import placement, shares, trials
+from dataplane.fleet import placement, probing, shares, trials
 from dataplane.fleet.backends import Backend, WorkerSpec
 from dataplane.fleet.backoff import STABLE_S, History, after_failure
 from dataplane.fleet.demand import Demands
@@ -32,6 +32,7 @@ from dataplane.fleet.plan import (
     Wake,
 )
 from dataplane.fleet.preparation import Preparation
+from dataplane.fleet.probing import Prober
 from dataplane.fleet.replica import Patience, Replica
 from dataplane.fleet.reporter import Reporter
 from dataplane.fleet.rows import Rows
@@ -73,6 +74,10 @@ class Fleet:
         self._starts = Starts()
         self._memory = TierMemory(settings.home / "fleet-tiers.json")
         self.trials = Trials()
+        self.prober = Prober(
+            lambda: probing.targets(self.follower.catalog.deployments, self._replicas.values()),
+            share=settings.probe_share,
+        )
         self.journal = Journal(settings.home / "fleet-events.json", settings.hostname)
         self.table = Table(self.journal.node)
         self.metrics = Metrics(lambda: self.table.latest)
@@ -95,6 +100,7 @@ class Fleet:
             table=self.table,
             memory=self._memory,
             policy=settings.policy,
+            prober=self.prober,
         )
 
     async def run(self, until: asyncio.Event) -> None:
@@ -105,7 +111,7 @@ class Fleet:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reporter.run(drained))
             tasks.create_task(self._memory.run(drained))
-            work = (self.follower.run(), self._preparation.run(), self._reconcile_forever())
+            work = (self.follower.run(), self._preparation.run(), self._reconcile_forever(), self.prober.run())
             background = [tasks.create_task(each) for each in work]
             await until.wait()
             await self._drain_everything()

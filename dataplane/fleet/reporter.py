@@ -11,6 +11,7 @@ from dataplane.contracts.replica import FleetReport
 from dataplane.fleet import resources
 from dataplane.fleet.journal import Journal
 from dataplane.fleet.plan import Policy
+from dataplane.fleet.probing import Prober
 from dataplane.fleet.table import Table
 from dataplane.fleet.tier_memory import TierMemory
 
@@ -31,6 +32,7 @@ class Reporter:
         table: Table,
         memory: TierMemory,
         policy: Policy,
+        prober: Prober,
         every_s: float = 1.0,
     ) -> None:
         self._client = httpx.AsyncClient(
@@ -43,6 +45,7 @@ class Reporter:
         self._table = table
         self._memory = memory
         self._policy = policy
+        self._prober = prober
         self._every_s = every_s
         self._reached = True
 
@@ -69,6 +72,7 @@ class Reporter:
             events=events,
             costs=dict(self._memory.costs),
             resources=resources.report(self._policy),
+            probes=self._prober.unsent(),
         )
         body = msgspec.msgpack.encode(report)
         try:
@@ -83,6 +87,7 @@ class Reporter:
             _log.info("fleet.report_taken_again", events=len(events))
         self._reached = True
         self._journal.acknowledge(events)
+        self._prober.sent()
         return True
 
     async def _save(self) -> None:

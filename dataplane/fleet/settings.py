@@ -22,6 +22,7 @@ class Settings(msgspec.Struct, frozen=True):
     """The fleet's settings; durations in seconds. ``run_dir`` is for sockets, whose paths must be short.
 
     ``blobs_dir`` is the store where that is a folder of this machine; else this node's copies of blobs in ``bucket``.
+    ``probe_share``: the part of the time in which replicas may be probed.
     """
 
     home: Path
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True):
     policy: Policy
     drain_s: float
     hang_s: float
+    probe_share: float
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -66,6 +68,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         ),
         drain_s=found.number("PAGODA_DRAIN_S", 0, 3600, default=30),
         hang_s=found.number("PAGODA_HANG_S", 1, 600, default=8),
+        probe_share=found.number("PAGODA_PROBE_SHARE", 0, 0.5, default=0.02),
     )
     path = settings.run_dir / _LONGEST_SOCKET_NAME
     if len(str(path).encode()) > _MAX_SOCKET_PATH_BYTES:

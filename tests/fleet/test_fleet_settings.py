@@ -67,6 +67,7 @@ def test_a_missing_variable_is_named(name: str, value: str | None) -> None:
         ("PAGODA_STORE_URL", "https://store/"),
         ("PAGODA_DRAIN_S", "nan"),
         ("PAGODA_HANG_S", "0"),
+        ("PAGODA_PROBE_SHARE", "0.6"),
         ("PAGODA_HOME", "/tmp/" + "x" * 80),
     ],
 )
