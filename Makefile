@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/installed
 
-.PHONY: help setup test-setup up down test soak lint types model shots bench report memory gpu peers
+.PHONY: help setup test-setup up down test soak lint types model shots bench report memory gpu peers probes
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -69,6 +69,9 @@ memory: setup model  ## hold the memory planner against replicas that run (some 
 gpu: $(STAMP)  ## hold the GPU's kernels against their references, and time them (needs a GPU, and torch for it)
 	@PYTHONPATH=tests:. $(RUN) tests/bench/gpu.py
 	@$(RUN) -m pytest -q tests/gpu
+
+probes: $(STAMP)  ## look for leaks between tenants on the running product, 2,000 times each way (minutes)
+	@$(RUN) -m stack probes $(ARGS)
 
 peers: $(STAMP)  ## install the engines that make bench compares with (builds llama.cpp: half an hour)
 	@$(RUN) tests/bench/install_peers.py

@@ -1,4 +1,4 @@
-"""``python -m stack up|down|status|supervise``, ``stop|start|restart SERVICE`` and ``manage ARGUMENTS``."""
+"""``python -m stack up|down|status|supervise``, ``stop|start|restart SERVICE`` ``probes`` and ``manage ARGUMENTS``."""
 
 import argparse
 import sys
@@ -20,6 +20,8 @@ def main() -> int:
         commands.add_parser(name, help=text)
     for name in ("stop", "start", "restart"):
         commands.add_parser(name, help=f"{name} one service").add_argument("service")
+    probes = commands.add_parser("probes", help="probe what tenants share for leaks, and print what was found")
+    probes.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="--n SAMPLES")
     manage = commands.add_parser("manage", help="run manage.py with the settings and secrets of the stack")
     manage.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what manage.py takes")
     arguments = parser.parse_args()
@@ -38,8 +40,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command in ("up", "down", "supervise"):
         getattr(up, arguments.command)(home)
         return 0
-    if arguments.command == "manage":
-        return up.manage(home, arguments.arguments)
+    if arguments.command in ("manage", "probes"):
+        return int(getattr(up, arguments.command)(home, arguments.arguments))
     wanted = getattr(arguments, "service", "")
     if arguments.command == "restart":
         client.call(home, "stop", service=wanted)

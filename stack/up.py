@@ -83,6 +83,13 @@ def manage(home: Home, arguments: list[str]) -> int:
     return code
 
 
+def probes(home: Home, arguments: list[str]) -> int:
+    """Have the fleet probe what several tenants share, and return the exit code."""
+    environment = _as_running(home).environment("PAGODA_INTERNAL_SECRET")
+    command = [sys.executable, "-m", "dataplane.fleet.probes", *arguments]
+    return subprocess.run(command, env=environment, cwd=REPOSITORY, check=False).returncode
+
+
 def _finish(home: Home, progress: Progress) -> None:
     _wait_for_services(home, progress)
     details = home.described()

@@ -1,4 +1,4 @@
-"""The fleet's internal HTTP: the replica table, the demand of gateways, trials, probes, drains by order, health, figures."""
+"""The fleet's internal HTTP: its replica table, the demand of gateways, trials, probes, drains, health, figures."""
 
 import time
 from collections.abc import Awaitable, Callable

@@ -158,6 +158,12 @@ class Prober:
             except TimeoutError:
                 pass
 
+    async def finish(self) -> bool:
+        """Run what was ordered and return; False: nothing is left that can be probed."""
+        while self.trials_left and self._fit():
+            await asyncio.sleep(await self._probe() or 0.0)
+        return not self.trials_left
+
     async def _probe(self) -> float | None:
         """Run a trial if there is one to run; return how long to rest behind it, None as long as nobody orders any."""
         fit = self._fit()
