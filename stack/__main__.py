@@ -1,4 +1,4 @@
-"""``python -m stack up|down|status|supervise``, ``stop|start|restart SERVICE`` ``probes`` and ``manage ARGUMENTS``."""
+"""``python -m stack up|down|status|supervise``, ``stop|start|restart SERVICE``, ``probes`` and ``manage ARGUMENTS``."""
 
 import argparse
 import sys
@@ -21,7 +21,7 @@ def main() -> int:
     for name in ("stop", "start", "restart"):
         commands.add_parser(name, help=f"{name} one service").add_argument("service")
     probes = commands.add_parser("probes", help="probe what tenants share for leaks, and print what was found")
-    probes.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="--n SAMPLES")
+    probes.add_argument("--n", type=int, default=2000, help="times in each sample (2000)")
     manage = commands.add_parser("manage", help="run manage.py with the settings and secrets of the stack")
     manage.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what manage.py takes")
     arguments = parser.parse_args()
@@ -40,8 +40,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command in ("up", "down", "supervise"):
         getattr(up, arguments.command)(home)
         return 0
-    if arguments.command in ("manage", "probes"):
-        return int(getattr(up, arguments.command)(home, arguments.arguments))
+    if arguments.command == "manage":
+        return up.manage(home, arguments.arguments)
+    if arguments.command == "probes":
+        return up.probes(home, arguments.n)
     wanted = getattr(arguments, "service", "")
     if arguments.command == "restart":
         client.call(home, "stop", service=wanted)

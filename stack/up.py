@@ -83,10 +83,10 @@ def manage(home: Home, arguments: list[str]) -> int:
     return code
 
 
-def probes(home: Home, arguments: list[str]) -> int:
-    """Have the fleet probe what several tenants share, and return the exit code."""
+def probes(home: Home, samples: int) -> int:
+    """Have the fleet probe what several tenants share, so many times each way, and return the exit code."""
     environment = _as_running(home).environment("PAGODA_INTERNAL_SECRET")
-    command = [sys.executable, "-m", "dataplane.fleet.probes", *arguments]
+    command = [sys.executable, "-m", "dataplane.fleet.probes", "--n", str(samples)]
     return subprocess.run(command, env=environment, cwd=REPOSITORY, check=False).returncode
 
 
