@@ -110,7 +110,11 @@ ToEngine = LoadModel | Submit | AbortSequence | SetTenants | CountService | Rele
 
 
 class EngineLoad(msgspec.Struct, frozen=True):
-    """The engine's own figures after a step. Blocks of ``block_size`` tokens."""
+    """The engine's own figures after a step. Blocks of ``block_size`` tokens.
+
+    ``lost_hits_tokens`` are those that one prefix cache for all tenants would have found besides: it tells of others'
+    prompts, and is for those who run the platform.
+    """
 
     step: int
     num_running: int
@@ -126,6 +130,7 @@ class EngineLoad(msgspec.Struct, frozen=True):
     prompt_tokens: int
     generation_tokens: int
     failed_rows: int = 0
+    lost_hits_tokens: int = 0
 
 
 class PreemptionCause(StrEnum):

@@ -408,6 +408,7 @@ class Engine:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             failed_rows=self._failed_rows,
+            lost_hits_tokens=scheduler.lost_hits_tokens,
         )
 
     def tenant_loads(self) -> list[TenantLoad]:

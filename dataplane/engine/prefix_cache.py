@@ -11,6 +11,7 @@ from array import array
 
 from dataplane.engine.block_list import Block
 from dataplane.engine.block_pool import BlockPool
+from dataplane.engine.lost_hits import LostHits
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
 from dataplane.engine.tenant_queue import TenantQueue
@@ -46,6 +47,7 @@ class PrefixCache:
         self._block_size = block_size
         self._salt_secret = salt_secret
         self._version_digest = version_digest
+        self._lost_hits = LostHits(len(pool.blocks), block_size, salt_secret)
 
     def match(self, sequence: Sequence) -> list[Block]:
         """Return the indexed blocks that hold the longest prefix of ``sequence``, first position first.
@@ -68,6 +70,12 @@ class PrefixCache:
                 break
             hits.append(block)
         return hits
+
+    def lost_tokens(self, sequence: Sequence) -> int:
+        """Return what was not found for ``sequence``, which is just admitted, because tenants have caches apart."""
+        if not self.enabled or sequence.is_private or sequence.needs_scores:
+            return 0
+        return self._lost_hits.count(sequence.tenant.id, sequence.token_ids, sequence.prefix_tokens)
 
     def register(self, sequence: Sequence, start_tokens: int) -> bool:
         """Index the blocks of ``sequence`` that became full since ``start_tokens`` were computed; False if none did."""

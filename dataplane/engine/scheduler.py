@@ -45,6 +45,7 @@ class Scheduler:
         self.num_preemptions = 0
         self.prefix_queries_tokens = 0
         self.prefix_hits_tokens = 0
+        self.lost_hits_tokens = 0
         self._config = config
         self._pool = pool
         self._prefix_cache = prefix_cache
@@ -319,6 +320,7 @@ class Scheduler:
             if head.tenant.id not in probes.TENANTS:
                 self.prefix_queries_tokens += head.num_prompt_tokens
                 self.prefix_hits_tokens += head.prefix_tokens
+                self.lost_hits_tokens += self._prefix_cache.lost_tokens(head)
             tenant.figures.prefix_queries_tokens += head.num_prompt_tokens
             tenant.figures.prefix_hits_tokens += head.prefix_tokens
         self.running[head.request_id] = head
