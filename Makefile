@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/installed
 
-.PHONY: help setup test-setup up down test soak lint types model shots bench report memory gpu peers probes
+.PHONY: help setup test-setup up down test soak mutants lint types model shots bench report memory gpu peers probes
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -50,6 +50,9 @@ soak: test-setup model  ## the long versions of races, fuzzing, faults, uploads 
 	@$(RUN) -m pytest -q -m slow tests/e2e
 	@$(RUN) -m pytest -q -m slow tests/faults
 	@$(RUN) -m pytest -q -m slow tests/journeys
+
+mutants: $(STAMP)  ## put known faults of the scheduler back one by one and show that a test fails for each
+	@$(RUN) tests/mutants/run.py
 
 shots: test-setup model  ## remake the screenshots of the README
 	@$(RUN) -m pytest tests/e2e -q -m slow -k photographed --shots docs/images

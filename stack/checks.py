@@ -77,7 +77,7 @@ LAYERS = (
     _tests("model", 90, "model", "kernels"),
     _tests("gateway", 90, "gateway", "http_server", live=True),
     _tests("hostile", 60),
-    _tests("engine", 60, "engine", "sim", "bench"),
+    _tests("engine", 60, "engine", "mutants", "sim", "bench"),
     _tests("pure", 60, "architecture", "atomic_file", "catalog", "contracts", "inspect", "sandbox", "spool"),
     _tests("text", 60),
     _tests("stack", 30, live=True),

@@ -273,6 +273,16 @@ def test_the_figures_add_up() -> None:
     assert (again.prefix_queries_tokens, again.prefix_hits_tokens) == (40, 16)
 
 
+def test_a_step_is_charged_when_it_is_done_and_nothing_is_left_for_the_end() -> None:
+    driver = Driver({"acme": Share()}, step_token_budget=8)
+    driver.submit("acme", [1] * 20, 3, ignore_eos=True)
+    counters = []
+    for _ in range(5):
+        driver.step()
+        counters.append(driver.counter("acme"))
+    assert counters == [8, 16, 22, 24, 26]
+
+
 def test_a_tenant_is_told_what_it_suffered_and_why() -> None:
     driver = Driver({"acme": Share(cap_tokens=80), "other": Share()}, num_blocks=12, prefix_cache=False)
     for tenant in ("other", "other", "acme"):

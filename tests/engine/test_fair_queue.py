@@ -73,6 +73,17 @@ def test_who_only_runs_is_not_eligible_and_is_lifted_when_it_asks_again() -> Non
     assert busy.tenant.counter == 50
 
 
+def test_who_comes_to_an_empty_line_is_lifted_as_well() -> None:
+    bench = Bench()
+    bench.queue.withdraw(bench.enqueue("early"))
+    busy = bench.enqueue("busy")
+    bench.serve("busy", 90)
+    bench.queue.admit(busy)
+    assert not list(bench.queue.eligible())
+    bench.enqueue("early")
+    assert bench.tenant("early").counter == 90
+
+
 def test_a_tenant_blocked_by_its_cap_does_not_pin_the_virtual_time() -> None:
     bench = Bench()
     bench.capped.add("capped")

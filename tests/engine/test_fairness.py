@@ -48,6 +48,18 @@ def test_keeping_one_request_alive_saves_up_no_turns(monkeypatch: pytest.MonkeyP
         assert hoard() > 0.15 * bound
 
 
+def test_a_tiny_request_in_each_step_saves_up_no_turns() -> None:
+    simulation = Simulation({"tiny": Share(), "busy": Share()}, num_blocks=1500, max_num_seqs=64, step_token_budget=128)
+
+    def feed(step: int) -> None:
+        simulation.backlog("busy", 4, 100, 50)
+        simulation.submit("tiny", 1, 1)  # each is served in the step it comes to: nobody waits, nothing is owed
+
+    simulation.run(200, feed)
+    simulation.submit("tiny", 1, 1)
+    assert simulation.driver.counter("tiny") >= simulation.queue.virtual_time > 1000
+
+
 def serve_in_order(monkeypatch: pytest.MonkeyPatch, turn: Any) -> None:
     """Replace the order in which a step serves tenants; so all of them are looked at before the first is served."""
     monkeypatch.setattr(Turns, "_turn", turn)

@@ -128,6 +128,17 @@ def test_a_shared_block_frees_nothing() -> None:
     assert reclaim_victims(1, bench.tenants, step=100, min_run_steps=16) is None
 
 
+def test_a_block_that_victims_share_is_freed_by_the_last_of_them() -> None:
+    bench = Bench()
+    borrower = bench.tenant("borrower", [4, 1])
+    old, new = borrower.running.values()
+    for block in old.table.blocks:
+        bench.pool.share(block)
+    new.table._extend(list(old.table.blocks))
+    assert reclaim_victims(1, bench.tenants, step=100, min_run_steps=16) == [new]
+    assert reclaim_victims(5, bench.tenants, step=100, min_run_steps=16) == [new, old]
+
+
 def test_a_slot_is_taken_from_whoever_has_most_per_weight_and_never_from_an_equal() -> None:
     bench = Bench()
     newcomer = bench.tenant("newcomer", [], guarantee=4)
