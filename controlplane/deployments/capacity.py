@@ -82,7 +82,8 @@ def check_shares(
     """Accept the shares of a deployment's tenants (by name), or refuse them with the numbers.
 
     Raises:
-        DoesNotFit: the guarantees, rounded up to blocks, are above the pool, or one is above its own cap.
+        DoesNotFit: the guarantees, rounded up to blocks, are above the pool or leave no room for somebody's longest
+            request, or one is above its own cap.
     """
     total_blocks = pool_blocks(config, engine)
     replicas = max(1, min_replicas)
@@ -101,4 +102,15 @@ def check_shares(
             f"Guarantees of {promised_blocks * engine.block_size * replicas} tokens ({listed}; rounded up to blocks of "
             f"{engine.block_size}) do not fit a pool of {memory.safe_guarantees(config, engine, replicas)} tokens "
             f"({replicas} x {engine.kv_memory_mb} MiB). Lower a guarantee, or give the deployment more KV memory."
+        )
+    longest_tokens = engine.max_model_len or config.context_tokens
+    shut_out = memory.shut_out(shares, total_blocks, engine.block_size, longest_tokens, replicas)
+    if shut_out is not None:
+        name, needed_blocks, left_blocks = shut_out
+        left_tokens = left_blocks * engine.block_size
+        raise DoesNotFit(
+            f"The longest request of {name} takes {needed_blocks * engine.block_size} tokens of KV memory, and beside "
+            f"what the others are guaranteed a replica has {left_tokens}. Lower a guarantee or the context "
+            f"(max_model_len), give {name} a cap of at most {left_tokens * replicas} tokens, or give the deployment "
+            "more KV memory."
         )

@@ -168,6 +168,32 @@ def safe_guarantees(config: ModelConfig, engine: EngineSettings, replicas: int) 
     return pool_blocks(config, engine) * engine.block_size * max(1, replicas)
 
 
+def shut_out(
+    shares: Mapping[str, Share], total_blocks: int, block_size: int, longest_tokens: int, replicas: int
+) -> tuple[str, int, int] | None:
+    """Return a tenant whose longest request would never have room while the others use what they are guaranteed.
+
+    Args:
+        shares: what is promised, by tenant.
+        total_blocks: one replica's pool.
+        block_size: tokens in a block.
+        longest_tokens: the model's context, or what it is limited to.
+        replicas: how many serve; each holds an equal part of every share.
+
+    Returns:
+        The tenant, the blocks that it needs and those that are left to it; None if everybody has room.
+    """
+    promised = promised_blocks(shares, block_size, replicas)
+    for tenant, share in shares.items():
+        left = total_blocks - promised + promised_blocks({tenant: share}, block_size, replicas)
+        needed = min(total_blocks, _parts(longest_tokens, block_size))
+        if share.cap_tokens is not None:
+            needed = min(needed, _parts(_parts(share.cap_tokens, replicas), block_size))
+        if needed > left:
+            return tenant, needed, left
+    return None
+
+
 def usable_bytes(device: Device) -> int:
     """Return what replicas may take of ``device``."""
     return int(device.memory_bytes * USABLE[0])

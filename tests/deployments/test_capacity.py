@@ -40,10 +40,13 @@ def test_the_pool_is_what_the_memory_holds() -> None:
 
 
 @given(tokens=guarantees, replicas=st.integers(0, 4))
-def test_guarantees_are_accepted_exactly_when_each_replicas_part_fits(tokens: list[int], replicas: int) -> None:
+def test_guarantees_are_accepted_exactly_when_each_replicas_part_fits_and_leaves_room_for_the_longest_request(
+    tokens: list[int], replicas: int
+) -> None:
     parts = max(1, replicas)
     per_replica = [-(-value // parts) for value in tokens]
-    fits = sum(-(-value // 16) for value in per_replica) <= 128
+    blocks = [-(-value // 16) for value in per_replica]
+    fits = sum(blocks) <= 128 and all(sum(blocks) - own + 512 // 16 <= 128 for own in blocks)
     try:
         check_shares(CONFIG, ENGINE, shares(tokens), min_replicas=replicas)
     except DoesNotFit:
@@ -55,6 +58,11 @@ def test_guarantees_are_accepted_exactly_when_each_replicas_part_fits(tokens: li
 def test_the_refusal_has_the_numbers_and_the_mend() -> None:
     with pytest.raises(DoesNotFit, match=r"2064 tokens \(t0 2000, t1 49;.*pool of 2048 tokens.*more KV memory"):
         check_shares(CONFIG, ENGINE, shares([2000, 49]), min_replicas=0)
+    with pytest.raises(DoesNotFit, match=r"request of t1 takes 512 tokens.*has 448\..*cap of at most 448 tokens"):
+        check_shares(CONFIG, ENGINE, shares([1600, 0]), min_replicas=1)
+    check_shares(CONFIG, ENGINE, shares([1600]) | {"t1": Share(cap_tokens=448)}, min_replicas=1)
+    shorter = EngineSettings(kv_memory_mb=1, block_size=16, max_model_len=448)
+    check_shares(CONFIG, shorter, shares([1600, 0]), min_replicas=1)
     with pytest.raises(DoesNotFit, match="Raise the cap"):
         check_shares(CONFIG, ENGINE, {"t": Share(guarantee_tokens=20, cap_tokens=10)}, min_replicas=1)
     with pytest.raises(DoesNotFit, match="at least 1 MiB"):
