@@ -58,13 +58,19 @@ def detail(request: HttpRequest, actor: Actor, deployment_id: str) -> HttpRespon
 def platform_detail(request: HttpRequest, actor: Actor, deployment_id: str) -> HttpResponse:
     """Show every tenant's isolation on a deployment, and what no tenant is told."""
     span = chosen(request, "range", _PLATFORM_SPANS, Span.HOUR)
-    deployment, found = selectors.list_isolation(actor=actor, deployment_id=deployment_id, span=Span(span))
+    found = selectors.list_isolation(actor=actor, deployment_id=deployment_id, span=Span(span))
     context = {
-        "deployment": deployment,
+        "found": found,
+        "deployment": found.deployment,
         "ranges": _PLATFORM_SPANS,
         "chosen_range": span,
-        "tenants": [(each, promises(each)) for each in found],
-        **_probes(found[0].findings if found else {}),
+        "tenants": [(each, promises(each)) for each in found.tenants],
+        "lost": charts.meter(
+            [("Found", found.hits_tokens), ("Lost", found.lost_tokens)], found.queries_tokens, series=(_USED, _BORROWED)
+        )
+        if found.queries_tokens
+        else None,
+        **_probes(found.findings),
     }
     partial = request.headers.get("HX-Request")
     page = "console/parts/platform_isolation_live.html" if partial else "console/pages/platform_isolation.html"

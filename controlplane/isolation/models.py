@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.isolation.reading import Reading
-from dataplane.contracts.generation import TenantLoad
+from dataplane.contracts.generation import EngineLoad, TenantLoad
 from dataplane.contracts.probes import ProbeKind, ProbeReport
 from tenants.ids import ID_MAX_CHARS
 from tenants.managers import TenantManager
@@ -73,15 +73,46 @@ class TenantBucket(models.Model):
         return Reading(**{name: getattr(self, name) for name in Reading.__struct_fields__})
 
 
+class CacheBucket(models.Model):
+    """What all tenants of a version on one node looked up in their caches in the minutes from ``at`` on.
+
+    ``lost_tokens`` are those that one cache for all of them would have found besides: it follows from what each has
+    sent, so nobody but the platform reads it.
+    """
+
+    node = models.CharField(max_length=_NODE_MAX_CHARS)
+    deployment_id = models.CharField(max_length=ID_MAX_CHARS)
+    version_id = models.CharField(max_length=ID_MAX_CHARS, blank=True)
+    at = models.DateTimeField()
+    queries_tokens = models.BigIntegerField()
+    hits_tokens = models.BigIntegerField()
+    lost_tokens = models.BigIntegerField()
+
+    objects: ClassVar[models.Manager["CacheBucket"]] = models.Manager()
+
+    class Meta:
+        indexes = [models.Index(name="cache_bucket_by_age", fields=["at"])]
+        constraints = [
+            models.UniqueConstraint(name="cache_bucket_once", fields=["deployment_id", "at", "version_id", "node"]),
+            models.CheckConstraint(
+                name="cache_bucket_counts", condition=Q(queries_tokens__gte=0, hits_tokens__gte=0, lost_tokens__gte=0)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"caches of {self.deployment_id} at {self.at:%Y-%m-%d %H:%M}"
+
+
 class ReplicaWord(models.Model):
     """What a replica said last, so that the next word can be told from it: a count that fell is of a new engine.
 
-    ``step`` is the engine's; ``tenants`` a list of :class:`~dataplane.contracts.generation.TenantLoad`.
+    ``load`` is its :class:`~dataplane.contracts.generation.EngineLoad`, ``tenants`` a list of
+    :class:`~dataplane.contracts.generation.TenantLoad`.
     """
 
     replica_id = models.CharField(primary_key=True, max_length=64)
     node = models.CharField(max_length=_NODE_MAX_CHARS)
-    step = models.BigIntegerField()
+    load = models.JSONField()
     tenants = models.JSONField()
     at = models.DateTimeField()
 
@@ -92,6 +123,11 @@ class ReplicaWord(models.Model):
 
     def __str__(self) -> str:
         return self.replica_id
+
+    @property
+    def engine(self) -> EngineLoad:
+        """What it said of its engine."""
+        return msgspec.convert(self.load, EngineLoad)
 
     @property
     def loads(self) -> dict[str, TenantLoad]:

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+from django.db.models import Sum
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from controlplane.deployments.models import Deployment, DeploymentState, Grant
-from controlplane.isolation.models import ProbeRow, TenantBucket
+from controlplane.isolation.models import CacheBucket, ProbeRow, TenantBucket
 from controlplane.isolation.reading import Reading
 from controlplane.isolation.series import Bucket, Slot, Span, Window, latest, slots, whole, window
 from controlplane.isolation.standing import FIGURES_STALE_AFTER, Finding, Judgement, judge
@@ -26,6 +28,7 @@ from tenants.roles import Permission
 _TOLD_EVERY = timedelta(minutes=15)
 _ROUND_TRIALS, _ROUND_TOKENS = 100, 1_000
 _AUC_DIGITS = 3
+_LOOKUPS = ("queries_tokens", "hits_tokens", "lost_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,27 @@ class Isolation:
     is_alone: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Everybody:
+    """All tenants on a deployment, for those who run the platform.
+
+    Args:
+        deployment: the row.
+        tenants: each one's isolation, by slug.
+        findings: what probes found, exactly.
+        queries_tokens: prompt tokens of all tenants that were looked up in their caches, within the span.
+        hits_tokens: those that were found.
+        lost_tokens: those that one cache for all would have found besides: what it costs that caches are apart.
+    """
+
+    deployment: Deployment
+    tenants: tuple[Isolation, ...]
+    findings: Mapping[ProbeKind, Finding]
+    queries_tokens: int
+    hits_tokens: int
+    lost_tokens: int
+
+
 def get_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.DAY) -> Isolation:
     """Return the tenant's own isolation on a deployment that it may call.
 
@@ -79,7 +103,7 @@ def get_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.DAY) ->
     return replace(exact, findings=told, is_alone=grant.tenant_id == grant.grantee_id and len(grants) == 1)
 
 
-def list_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.HOUR) -> tuple[Deployment, list[Isolation]]:
+def list_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.HOUR) -> Everybody:
     """Return a deployment and the isolation of each tenant on it, by slug: for those who run the platform.
 
     Raises:
@@ -98,7 +122,10 @@ def list_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.HOUR) 
         for row in TenantBucket.objects.filter(deployment_id=deployment_id, at__gte=over.since):
             buckets[row.tenant_id].append(_bucket(row))
         findings = _findings(deployment_id)
-    return deployment, [_isolation(grant, buckets[grant.grantee_id], findings, over, now) for grant in grants]
+        caches = CacheBucket.objects.filter(deployment_id=deployment_id, at__gte=over.since)
+        sums = caches.aggregate(**{name: Coalesce(Sum(name), 0) for name in _LOOKUPS})
+    tenants = (_isolation(grant, buckets[grant.grantee_id], findings, over, now) for grant in grants)
+    return Everybody(deployment=deployment, tenants=tuple(tenants), findings=findings, **sums)
 
 
 def _isolation(

@@ -1,7 +1,7 @@
 """Takes in what replicas say of their tenants and what probes found. Every step can be repeated and come late."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -9,9 +9,9 @@ import msgspec
 from django.utils import timezone
 
 from controlplane.deployments.models import Deployment, DeploymentArm, FleetNode, Grant
-from controlplane.isolation.models import ProbeRow, ReplicaWord, TenantBucket
+from controlplane.isolation.models import CacheBucket, ProbeRow, ReplicaWord, TenantBucket
 from controlplane.isolation.reading import Reading, beside, is_same_life, of_replica, then
-from dataplane.contracts.generation import TenantLoad
+from dataplane.contracts.generation import EngineLoad
 from dataplane.contracts.probes import ProbeReport
 from dataplane.contracts.replica import FleetReport, ReplicaReport, ReplicaTable
 from tenants.actor import Actor, acting_as, require
@@ -27,6 +27,12 @@ _REWRITTEN_EVERY = timedelta(minutes=1)
 _ENDED_AFTER = timedelta(days=1)
 _PROBES_KEPT = timedelta(days=30)
 _FIGURES = Reading.__struct_fields__
+_LOOKUPS = {
+    "queries_tokens": "prefix_cache_queries_tokens",
+    "hits_tokens": "prefix_cache_hits_tokens",
+    "lost_tokens": "lost_hits_tokens",
+}
+"""What a bucket of caches holds, by the name of what an engine counts."""
 
 
 class _Place(NamedTuple):
@@ -65,50 +71,66 @@ def prune(*, actor: Actor) -> None:
     now = timezone.now()
     with acting_as(actor):
         TenantBucket.objects.filter(at__lt=now - KEPT).delete()
+        CacheBucket.objects.filter(at__lt=now - KEPT).delete()
         ReplicaWord.objects.filter(at__lt=now - _ENDED_AFTER).delete()
         ProbeRow.objects.filter(at__lt=now - _PROBES_KEPT).delete()
         ProbeRow.objects.exclude(version_id__in=DeploymentArm.objects.values("version_id")).delete()
 
 
+class _Telling(NamedTuple):
+    """A replica that tells, its engine's figures, and its last word where the same engine said it."""
+
+    replica: ReplicaReport
+    engine: EngineLoad
+    before: ReplicaWord | None
+
+
 def _take_table(table: ReplicaTable, now: datetime) -> None:
     words = {word.replica_id: word for word in ReplicaWord.objects.filter(node=table.node)}
-    telling = [replica for replica in table.replicas if replica.load is not None and replica.deployment_id]
-    due = (each.replica_id not in words or words[each.replica_id].at <= now - _TAKEN_EVERY for each in telling)
-    if not any(due):
+    telling = [
+        _Telling(replica, replica.load, _of_engine(replica.load, words.get(replica.replica_id)))
+        for replica in table.replicas
+        if replica.load is not None and replica.deployment_id
+    ]
+    told_at = [words[each.replica.replica_id].at for each in telling if each.replica.replica_id in words]
+    if len(told_at) == len(telling) and all(at > now - _TAKEN_EVERY for at in told_at):
         return
-    _keep_buckets(table.node, _readings(telling, words), now)
+    served = {each.replica.deployment_id for each in telling}
+    may_call = set(Grant.objects.filter(deployment_id__in=served).values_list("deployment_id", "grantee_id"))
+    _keep_readings(table.node, _readings(telling, may_call), now)
+    _keep_lookups(table.node, _lookups(telling, {deployment_id for deployment_id, _ in may_call}), now)
     ReplicaWord.objects.bulk_create(
-        [_word(table.node, replica, now) for replica in telling],
+        [_word(table.node, each, now) for each in telling],
         update_conflicts=True,
         unique_fields=["replica_id"],
-        update_fields=["node", "step", "tenants", "at"],
+        update_fields=["node", "load", "tenants", "at"],
     )
 
 
-def _readings(telling: Sequence[ReplicaReport], words: Mapping[str, ReplicaWord]) -> dict[_Place, Reading]:
+def _of_engine(now: EngineLoad, word: ReplicaWord | None) -> ReplicaWord | None:
+    """Return the last word if the same engine said it: what that counts only grows."""
+    if word is None:
+        return None
+    before = word.engine
+    grew = all(getattr(now, name) >= getattr(before, name) for name in ("step", *_LOOKUPS.values()))
+    return word if grew else None
+
+
+def _readings(telling: Sequence[_Telling], may_call: Collection[tuple[str, str]]) -> dict[_Place, Reading]:
     """Return what all replicas add, by deployment, version and tenant."""
-    served = {replica.deployment_id for replica in telling}
-    may_call = set(Grant.objects.filter(deployment_id__in=served).values_list("deployment_id", "grantee_id"))
     found: dict[_Place, list[Reading]] = defaultdict(list)
-    for replica in telling:
-        assert replica.load is not None  # noqa: S101 - it tells
-        before = _same_engine(replica, words.get(replica.replica_id))
+    for replica, engine, word in telling:
+        before = word.loads if word is not None else {}
         for load in replica.tenants:
             if (replica.deployment_id, load.tenant_id) in may_call:
                 last = before.get(load.tenant_id)
                 known = last if last is not None and is_same_life(load, last) else None
                 place = _Place(replica.deployment_id, replica.version_id, load.tenant_id)
-                found[place].append(of_replica(load, known, replica.load.block_size))
+                found[place].append(of_replica(load, known, engine.block_size))
     return {place: beside(readings) for place, readings in found.items()}
 
 
-def _same_engine(replica: ReplicaReport, word: ReplicaWord | None) -> dict[str, TenantLoad]:
-    """Return what the replica's engine said last, by tenant; nothing where it was started since."""
-    assert replica.load is not None  # noqa: S101 - it tells
-    return word.loads if word is not None and replica.load.step >= word.step else {}
-
-
-def _keep_buckets(node: str, readings: Mapping[_Place, Reading], now: datetime) -> None:
+def _keep_readings(node: str, readings: Mapping[_Place, Reading], now: datetime) -> None:
     at = bucket_of(now)
     known = {
         _Place(row.deployment_id, row.version_id, row.tenant_id): row
@@ -129,10 +151,47 @@ def _keep_buckets(node: str, readings: Mapping[_Place, Reading], now: datetime) 
     )
 
 
-def _word(node: str, replica: ReplicaReport, now: datetime) -> ReplicaWord:
-    assert replica.load is not None  # noqa: S101 - it tells
-    said = msgspec.to_builtins(replica.tenants)
-    return ReplicaWord(replica_id=replica.replica_id, node=node, step=replica.load.step, tenants=said, at=now)
+def _lookups(telling: Sequence[_Telling], deployment_ids: Collection[str]) -> dict[tuple[str, str], Counter[str]]:
+    """Return what all tenants together looked up in their caches since the last words, by deployment and version."""
+    found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for replica, engine, word in telling:
+        if replica.deployment_id in deployment_ids:
+            for name, counted in _LOOKUPS.items():
+                before = getattr(word.engine, counted) if word is not None else 0
+                found[replica.deployment_id, replica.version_id][name] += getattr(engine, counted) - before
+    return {place: counts for place, counts in found.items() if any(counts.values())}
+
+
+def _keep_lookups(node: str, lookups: Mapping[tuple[str, str], Counter[str]], now: datetime) -> None:
+    if not lookups:
+        return
+    at = bucket_of(now)
+    known = {(row.deployment_id, row.version_id): row for row in CacheBucket.objects.filter(node=node, at=at)}
+    CacheBucket.objects.bulk_create(
+        [
+            CacheBucket(
+                node=node,
+                deployment_id=place[0],
+                version_id=place[1],
+                at=at,
+                **{name: counts[name] + (getattr(known[place], name) if place in known else 0) for name in _LOOKUPS},
+            )
+            for place, counts in sorted(lookups.items())
+        ],
+        update_conflicts=True,
+        unique_fields=["deployment_id", "at", "version_id", "node"],
+        update_fields=list(_LOOKUPS),
+    )
+
+
+def _word(node: str, told: _Telling, now: datetime) -> ReplicaWord:
+    return ReplicaWord(
+        replica_id=told.replica.replica_id,
+        node=node,
+        load=msgspec.to_builtins(told.engine),
+        tenants=msgspec.to_builtins(told.replica.tenants),
+        at=now,
+    )
 
 
 def _keep_probes(reports: Sequence[ProbeReport]) -> None:

@@ -2,13 +2,14 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 from domain import PLATFORM, deploy
 from isolation_world import BEGIN, BLOCK_SIZE, ENOUGH, Node, apart, load, probe, replica, sound
 
 from controlplane.deployments.services import remove_grant, set_grant
 from controlplane.isolation import jobs, selectors, services
-from controlplane.isolation.models import ProbeRow, ReplicaWord, TenantBucket
+from controlplane.isolation.models import CacheBucket, ProbeRow, ReplicaWord, TenantBucket
 from controlplane.isolation.series import Span
 from controlplane.isolation.standing import Standing
 from controlplane.jobs.services import Lease
@@ -143,7 +144,7 @@ def test_a_stranger_reads_nothing(node, personas, evil):
     with pytest.raises(NotFound):
         figures(evil, alone)
     with acting_as(evil):
-        for model in (TenantBucket, ProbeRow, ReplicaWord):
+        for model in (TenantBucket, CacheBucket, ProbeRow, ReplicaWord):
             assert not model.objects.exists()
     assert figures(member_actor(personas.alice, "acme"), alone).is_alone
 
@@ -168,10 +169,10 @@ def test_a_tenant_is_told_of_probes_in_round_figures_and_the_platform_exactly(no
     node.tell(probes=(report,))
     told = figures(acme, chat).findings[ProbeKind.BATCH]
     assert (told.trials, told.at, told.given_up) == (2_300, BEGIN + timedelta(minutes=15), 0)
-    _, tenants = selectors.list_isolation(actor=platform_actor(personas.root), deployment_id=chat.id)
-    exact = tenants[0].findings[ProbeKind.BATCH]
+    everybody = selectors.list_isolation(actor=platform_actor(personas.root), deployment_id=chat.id)
+    exact = everybody.findings[ProbeKind.BATCH]
     assert (exact.trials, exact.at, exact.given_up) == (2_345, BEGIN + timedelta(minutes=22), 7)
-    assert [each.tenant for each in tenants] == ["acme", "evil"]
+    assert [each.tenant for each in everybody.tenants] == ["acme", "evil"]
 
 
 def test_a_few_tokens_from_another_tenants_cache_are_never_rounded_away(node, chat, acme):
@@ -231,3 +232,18 @@ def test_probes_of_a_deployment_that_does_not_exist_are_left_out(node, chat):
     node.tell(probes=(report,))
     with acting_as(PLATFORM):
         assert not ProbeRow.objects.exists()
+
+
+def test_lost_hits_are_counted_over_all_tenants_and_told_to_the_platform_alone(node, chat, personas, evil):
+    def looked_up(queries: int, hits: int, lost: int, **fields) -> None:
+        told = replica("rep_1", chat, load(personas.evil), **fields)
+        counted = {"prefix_cache_queries_tokens": queries, "prefix_cache_hits_tokens": hits, "lost_hits_tokens": lost}
+        node.tell(msgspec.structs.replace(told, load=msgspec.structs.replace(told.load, **counted)))
+
+    looked_up(100, 40, 8)
+    looked_up(160, 40, 32)
+    looked_up(50, 0, 16)  # the engine was made again
+    everybody = selectors.list_isolation(actor=platform_actor(personas.root), deployment_id=chat.id)
+    assert (everybody.queries_tokens, everybody.hits_tokens, everybody.lost_tokens) == (210, 40, 48)
+    with acting_as(evil):
+        assert not CacheBucket.objects.exists()

@@ -15,12 +15,39 @@ class Migration(migrations.Migration):
             fields=[
                 ("replica_id", models.CharField(max_length=64, primary_key=True, serialize=False)),
                 ("node", models.CharField(max_length=64)),
-                ("step", models.BigIntegerField()),
+                ("load", models.JSONField()),
                 ("tenants", models.JSONField()),
                 ("at", models.DateTimeField()),
             ],
             options={
                 "indexes": [models.Index(fields=["node"], name="replica_word_by_node")],
+            },
+        ),
+        migrations.CreateModel(
+            name="CacheBucket",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("node", models.CharField(max_length=64)),
+                ("deployment_id", models.CharField(max_length=32)),
+                ("version_id", models.CharField(blank=True, max_length=32)),
+                ("at", models.DateTimeField()),
+                ("queries_tokens", models.BigIntegerField()),
+                ("hits_tokens", models.BigIntegerField()),
+                ("lost_tokens", models.BigIntegerField()),
+            ],
+            options={
+                "indexes": [models.Index(fields=["at"], name="cache_bucket_by_age")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("deployment_id", "at", "version_id", "node"), name="cache_bucket_once"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("queries_tokens__gte", 0), ("hits_tokens__gte", 0), ("lost_tokens__gte", 0)
+                        ),
+                        name="cache_bucket_counts",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(

@@ -17,4 +17,5 @@ class Migration(migrations.Migration):
             f" (SELECT deployment_id FROM deployments_grant WHERE {is_setting('grantee_id', TENANT)})",
         ),
         EnableRowLevelSecurity("isolation_replicaword", NO_TENANT),
+        EnableRowLevelSecurity("isolation_cachebucket", NO_TENANT),
     ]
