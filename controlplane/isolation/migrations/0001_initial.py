@@ -43,7 +43,7 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("queries_tokens__gte", 0), ("hits_tokens__gte", 0), ("lost_tokens__gte", 0)
+                            ("hits_tokens__gte", 0), ("lost_tokens__gte", 0), ("queries_tokens__gte", 0)
                         ),
                         name="cache_bucket_counts",
                     ),
@@ -115,18 +115,18 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("guarantee_tokens__gte", 0),
-                            ("cap_tokens__gte", 0),
-                            ("used_tokens__gte", 0),
                             ("borrowed_tokens__gte", 0),
-                            ("peak_tokens__gte", 0),
-                            ("waiting__gte", 0),
-                            ("gap_units__gte", 0),
                             ("bound_units__gte", 0),
-                            ("service_units__gte", 0),
                             ("breaches__gte", 0),
-                            ("queries_tokens__gte", 0),
+                            ("cap_tokens__gte", 0),
+                            ("gap_units__gte", 0),
+                            ("guarantee_tokens__gte", 0),
                             ("hits_tokens__gte", 0),
+                            ("peak_tokens__gte", 0),
+                            ("queries_tokens__gte", 0),
+                            ("service_units__gte", 0),
+                            ("used_tokens__gte", 0),
+                            ("waiting__gte", 0),
                         ),
                         name="isolation_bucket_counts",
                     ),
