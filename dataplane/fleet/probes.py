@@ -3,7 +3,7 @@
 With ``--socket`` it probes the worker whose trusted door that is, by itself. Without, it has the fleet probe what
 several tenants share; its address and secret are in PAGODA_FLEET_URL and PAGODA_INTERNAL_SECRET. For each
 deployment and kind of probe there is the area under the ROC curve with its 99 % bounds: ``within`` is the control and
-should be near 1, ``across`` is what one tenant sees of another's cache, ``batch`` and ``paced`` what shared batches tell.
+should be near 1, ``across`` is what one tenant sees of another's cache, ``batch`` and ``paced`` what batches tell.
 """
 
 import argparse

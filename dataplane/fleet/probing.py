@@ -63,6 +63,11 @@ def trials_for(samples: int) -> int:
     return -(-samples // _IN_A_DECK[ProbeKind.WITHIN]) * 2 * sum(_IN_A_DECK.values())
 
 
+def rest_s(took_s: float, share: float) -> float:
+    """Return how long to rest behind a trial that took so long, so that trials take at most ``share`` of the time."""
+    return max(_LEAST_PAUSE_S, took_s * (1 / share - 1))
+
+
 class Tally:
     """What was found of one kind on one replica."""
 
@@ -179,13 +184,13 @@ class Prober:
             return 0.0 if went_well else _LEAST_PAUSE_S
         if not self._share:
             return None
-        return max(_LEAST_PAUSE_S, (time.monotonic() - began_s) * (1 / self._share - 1))
+        return rest_s(time.monotonic() - began_s, self._share)
 
     async def _try(self, target: Target) -> bool:
         cards = self._decks.setdefault(target.replica_id, [])
         if not cards:
             cards += deck(self._draw)
-        card = cards[-1]
+        card = cards.pop()  # one that is given up does not come again: it may be what always fails
         tally = self._tally(target, card.kind)
         try:
             finding = await self._trial(target, card, self._draw)
@@ -200,7 +205,6 @@ class Prober:
             self._unfit.add(target.replica_id)
             _log.exception("fleet.probe_failed", replica_id=target.replica_id)
             return False
-        cards.pop()
         tally.add(card.slow, finding)
         self.trials_left = max(0, self.trials_left - 1)
         return True
