@@ -15,7 +15,7 @@ from dataplane.fleet import probe_trials, probes
 from dataplane.fleet.probe_trials import PROMPT_TOKENS, Card, Target
 
 pytestmark = pytest.mark.anyio
-SAMPLES = 20
+SAMPLES = 10
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     """With a model that takes long enough for a prompt that one can see whether it was computed."""
     model = make_tiny_llama(
         tmp_path_factory.mktemp("models") / "tiny",
-        hidden_size=256, intermediate_size=768, num_layers=6, num_heads=8, num_kv_heads=8, head_dim=32,
+        hidden_size=256, intermediate_size=768, num_layers=3, num_heads=8, num_kv_heads=8, head_dim=32,
     )  # fmt: skip
     folder = Path(tempfile.mkdtemp(prefix="pgd-", dir="/tmp"))
     with WorkerProcess(folder, model) as process:
