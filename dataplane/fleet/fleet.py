@@ -8,7 +8,7 @@ from collections import deque
 import structlog
 
 from dataplane.catalog.follower import Follower
-from dataplane.contracts.catalog import Catalog, Share
+from dataplane.contracts.catalog import Catalog
 from dataplane.contracts.ids import Kind, new_id
 from dataplane.contracts.replica import Attach as AttachMessage
 from dataplane.contracts.replica import Demand, ReplicaEvent, ReplicaReport, ReplicaState, Tier, TrialRequest
@@ -72,6 +72,7 @@ class Fleet:
         self._plan = Plan(actions=(), vacancies=(), resting=(), wanted={}, next_at_s=None)
         self._demands = Demands()
         self._starts = Starts()
+        self._sharing = shares.Sharing()
         self._memory = TierMemory(settings.home / "fleet-tiers.json")
         self.trials = Trials()
         self.prober = Prober(
@@ -173,7 +174,7 @@ class Fleet:
         missing = [vacancy.assignment for vacancy in plan.vacancies]
         self._starts.missing(missing, Tier.WARM if self._has_spare else Tier.DISK, now_s)
         self._tell_trials()
-        self._send_shares(catalog)
+        self._sharing.round(catalog.deployments, self._replicas.values())
         self._publish()
         self.reconciled_at_s = time.monotonic()
         return plan.next_at_s
@@ -238,6 +239,8 @@ class Fleet:
         life.add_done_callback(self._lives.discard)
 
     def _attach(self, replica: Replica, assignment: Assignment, catalog: Catalog) -> None:
+        deployment = catalog.deployments[assignment.deployment_id]
+        wanted = self._plan.wanted.get(assignment, 1)
         message = AttachMessage(
             deployment_id=assignment.deployment_id,
             version_id=assignment.version_id,
@@ -246,7 +249,8 @@ class Fleet:
             runtime_dir=str(self._settings.home / "runtime"),
             served_name=assignment.served_name,
             engine=assignment.engine,
-            tenants=self._shares_of(assignment, catalog),
+            tenants=deployment.grants,
+            leases=self._sharing.begin(replica.replica_id, assignment, deployment, wanted),
             salt_secret=shares.salt_secret(self._settings.cache_salt_secret, assignment.version_digest),
         )
         need = self._starts.answered(assignment, Tier.WARM, time.monotonic())
@@ -259,22 +263,6 @@ class Fleet:
     def _wake_up(self, replica: Replica, cause: str) -> None:
         if replica.assignment is not None:
             replica.wake(cause, self._starts.answered(replica.assignment, Tier.ASLEEP, time.monotonic()))
-
-    def _shares_of(self, assignment: Assignment, catalog: Catalog) -> dict[str, Share]:
-        """Return the shares on one replica. Each version has them whole: one arm can have all of a tenant's calls."""
-        others = [n for a, n in self._plan.wanted.items() if a.deployment_id == assignment.deployment_id]
-        count = self._plan.wanted.get(assignment, max(others))  # one that is outdated serves in the place of others
-        return shares.split(catalog.deployments[assignment.deployment_id].grants, count)
-
-    def _send_shares(self, catalog: Catalog) -> None:
-        for replica in self._replicas.values():
-            assignment = replica.assignment
-            if replica.state is not ReplicaState.READY or assignment is None:
-                continue
-            if any(a.deployment_id == assignment.deployment_id for a in self._plan.wanted):
-                wanted = self._shares_of(assignment, catalog)
-                if wanted != replica.shares:
-                    replica.set_shares(wanted)
 
     # --- hearing
 

@@ -11,13 +11,14 @@ meanwhile.
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
 import structlog
 
-from dataplane.contracts.catalog import Share
 from dataplane.contracts.replica import (
+    AddService,
     Attach,
     ControlCall,
     Drain,
@@ -38,7 +39,10 @@ from dataplane.fleet.watchdog import Watchdog
 
 _LOADING = frozenset({ReplicaState.LOADING, ReplicaState.WARMING})
 _PROGRESS_DUE = _LOADING | {ReplicaState.STARTING}
+_TAKES_SHARES = frozenset({ReplicaState.WARMING, ReplicaState.READY, ReplicaState.ASLEEP, ReplicaState.DRAINING})
 _STATUS_TIMEOUT_S = 1.0
+_SHARES_TIMEOUT_S = 1.0
+"""Answered at once, like a status, and told again where it is not: a replica that hangs is to be seen all the same."""
 _CALL_TIMEOUT_S = 5.0
 _POOL_TIMEOUT_S = 30.0
 """To give KV memory back, or to take it."""
@@ -77,7 +81,6 @@ class Replica:
         self.cause = ""
         self.since_ms = 0
         self.assignment: Assignment | None = None
-        self.shares: dict[str, Share] | None = None
         self.status: Status | None = None
         self.note = ""
         self.pid = 0
@@ -85,6 +88,8 @@ class Replica:
         self.loaded_in_ms = 0
         self.first_token_ms = 0
         self.need: Need | None = None
+        self.shares_lost = False
+        self.told_service: Mapping[str, float] = {}
         self.ending = False
         self.healthy_s = 0.0
         self._backend = backend
@@ -96,6 +101,8 @@ class Replica:
         self._process: Process | None = None
         self._verifying: asyncio.Task[None] | None = None
         self._sleeps = False
+        self._stopping = False
+        self._being_told: set[type[ControlCall]] = set()
         self._tokens = 0
         self._end_cause = ""
         self._ends_by_s: float | None = None
@@ -131,16 +138,33 @@ class Replica:
         """Load ``assignment``; only for a WARM_IDLE replica that never held weights."""
         self.need = need
         self.assignment = assignment
-        self.shares = dict(message.tenants)
         self.restarts = restarts
         self._attached_at_s = time.monotonic()
         self._become(ReplicaState.LOADING, f"loads version {assignment.version_id}")
         self._commands.put_nowait(message)
 
-    def set_shares(self, shares: dict[str, Share]) -> None:
-        """Tell the replica its tenants' new shares."""
-        self.shares = shares
-        self._commands.put_nowait(SetShares(tenants=shares))
+    @property
+    def takes_shares(self) -> bool:
+        """Whether it can be told shares: one message at a time, and also while it drains, for what it gives back."""
+        return self.state in _TAKES_SHARES and SetShares not in self._being_told and not self._stopping
+
+    def set_shares(self, message: SetShares) -> None:
+        """Tell the replica its tenants' shares; :attr:`shares_lost` says afterwards that they may not have arrived."""
+        self.shares_lost = False
+        self._tell(message)
+
+    @property
+    def takes_service(self) -> bool:
+        """Whether it can be told what others served."""
+        return AddService not in self._being_told
+
+    def add_service(self, units: dict[str, float]) -> None:
+        """Tell the replica what others served; :attr:`told_service` is then that, if it arrived."""
+        self._tell(AddService(units))
+
+    def _tell(self, message: SetShares | AddService) -> None:
+        self._being_told.add(type(message))
+        self._commands.put_nowait(message)
 
     def sleep(self, cause: str) -> None:
         """Give the KV memory back and keep the weights; only for a READY replica, which it stays if requests run."""
@@ -163,6 +187,7 @@ class Replica:
         """End a process that serves nobody; be killed where it does not."""
         self._begin_end(cause)
         self._ends_by_s = time.monotonic() + self._patience.stop_s
+        self._stopping = True
         if self._process is not None:
             self._process.terminate()
 
@@ -226,6 +251,7 @@ class Replica:
             if isinstance(command, smoke.SmokeError):
                 raise _EndedError(f"the first generation failed: {command}")
             await self._send(command)
+            self._being_told.discard(type(command))
 
     async def _look(self) -> None:
         try:
@@ -289,15 +315,14 @@ class Replica:
             self._commands.put_nowait(MarkReady())
 
     async def _send(self, command: ControlCall) -> None:
-        if self.ending and not isinstance(command, Drain):
+        if self.ending and not isinstance(command, Drain | SetShares):
             return
         if isinstance(command, Wake) and not self._sleeps:
             self.need = None
             self._become(ReplicaState.READY, "it had not fallen asleep")
             return
-        timeout_s = _POOL_TIMEOUT_S if isinstance(command, Sleep | Wake) else _CALL_TIMEOUT_S
         try:
-            self.status = await self._control.call(command, timeout_s)
+            self.status = await self._control.call(command, _timeout_s(command))
         except (ControlLostError, ControlRefusedError) as error:
             self._not_taken(command, error)
             return
@@ -305,6 +330,8 @@ class Replica:
         match command:
             case SetShares():
                 self.note = ""
+            case AddService(units):
+                self.told_service = units
             case Sleep():
                 self._sleeps = True
             case Wake():
@@ -326,12 +353,13 @@ class Replica:
             if self.state is ReplicaState.ASLEEP:  # else it was to wake again meanwhile
                 self._become(ReplicaState.READY, f"it was used as it was to fall asleep: {error}")
             return
+        if isinstance(command, AddService):
+            return  # a total: the next one says it, too
         if not isinstance(command, SetShares):
             raise _EndedError(f"{name} failed: {error}") from error
         _log.error("replica.shares_not_taken", replica_id=self.replica_id, error=str(error))
         self.note = f"the tenants' new shares are not in force: {error}"
-        if isinstance(error, ControlLostError):
-            self.shares = None  # to be sent again
+        self.shares_lost = isinstance(error, ControlLostError)  # to be sent again
 
     def _become(self, state: ReplicaState, cause: str) -> None:
         if state is self.state:
@@ -341,3 +369,13 @@ class Replica:
         self.entered_at_s = time.monotonic()
         self._watchdog.restart()
         self._listener(self, old)
+
+
+def _timeout_s(command: ControlCall) -> float:
+    match command:
+        case SetShares() | AddService():
+            return _SHARES_TIMEOUT_S
+        case Sleep() | Wake():
+            return _POOL_TIMEOUT_S
+        case _:
+            return _CALL_TIMEOUT_S

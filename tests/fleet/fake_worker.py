@@ -18,7 +18,9 @@ from pathlib import Path
 
 import msgspec
 
+from dataplane.contracts.generation import EngineLoad, TenantLoad
 from dataplane.contracts.replica import (
+    AddService,
     Attach,
     ControlCall,
     Drain,
@@ -34,6 +36,11 @@ from dataplane.contracts.replica import (
 from dataplane.contracts.wire import FrameReader, frame
 
 State = ReplicaState
+LOAD = EngineLoad(
+    step=0, num_running=0, num_waiting=0, total_blocks=1000, free_blocks=1000, cached_blocks=0, owned_blocks=0,
+    block_size=8, num_preemptions=0, prefix_cache_queries_tokens=0, prefix_cache_hits_tokens=0, prompt_tokens=0,
+    generation_tokens=0,
+)  # fmt: skip
 
 
 class FakeWorker:
@@ -45,7 +52,7 @@ class FakeWorker:
         self.pending = 0
         self.behaviour: dict = {}
         self.told: list[str] = []
-        self.shares: dict = {}
+        self.shares: Attach | SetShares | None = None
         self.requests: list[dict] = []
         self.ended = asyncio.Event()
         self.child = subprocess.Popen(["sleep", "3600"])
@@ -60,7 +67,30 @@ class FakeWorker:
             kernels="fake",
             context_tokens=64,
             memory_bytes=self.behaviour.get("memory_bytes", 0),
+            load=None if self.shares is None else LOAD,
+            tenants=self.tenants(),
+            shares_number=self.shares.number if isinstance(self.shares, SetShares) else 0,
         )
+
+    def tenants(self) -> list[TenantLoad]:
+        """What it was told is in force at once."""
+        if self.shares is None:
+            return []
+        uses = self.behaviour.get("owned_blocks", {})
+        return [
+            TenantLoad(
+                tenant_id=tenant_id,
+                guarantee_blocks=lease.guarantee_blocks,
+                cap_blocks=LOAD.total_blocks if lease.cap_blocks is None else lease.cap_blocks,
+                weight=self.shares.tenants[tenant_id].weight,
+                owned_blocks=uses.get(tenant_id, 0),
+                cached_blocks=0,
+                num_running=0,
+                num_waiting=0,
+                service=0.0,
+            )
+            for tenant_id, lease in self.shares.leases.items()
+        ]
 
     # --- control socket
 
@@ -73,18 +103,18 @@ class FakeWorker:
         writer.close()
 
     def answer(self, call: ControlCall) -> Status | Refused:
-        if not isinstance(call, GetStatus):
+        if not isinstance(call, GetStatus | AddService):
             self.told.append(type(call).__name__)
         match call:
             case Attach():
                 if self.state is not State.WARM_IDLE:
                     return Refused(code="state", message=f"cannot attach while {self.state.value}")
                 self.state = State.LOADING
-                self.shares = msgspec.to_builtins(call.tenants)
+                self.shares = call
                 self.behaviour = json.loads((Path(call.model_dir) / "behaviour.json").read_text())
                 self.loading = asyncio.create_task(self.load())
-            case SetShares(tenants):
-                self.shares = msgspec.to_builtins(tenants)
+            case SetShares():
+                self.shares = call
             case MarkReady():
                 self.state = State.READY
                 if "live_s" in self.behaviour:
@@ -126,19 +156,20 @@ class FakeWorker:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         method, path, _ = request.split(" ")
         status, answer = self.respond(method, path, headers, body)
-        raw = json.dumps(answer).encode()
+        raw = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
         writer.write(f"HTTP/1.1 {status} X\r\ncontent-length: {len(raw)}\r\nconnection: close\r\n\r\n".encode() + raw)
         await writer.drain()
         writer.close()
 
-    def respond(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict]:
+    def respond(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict | str]:
         if path == "/hang":
             self.pending = 1
             return 200, {}
         if path == "/told":
             return 200, {
                 "told": self.told,
-                "shares": self.shares,
+                "shares": self.shares and msgspec.to_builtins(self.shares.tenants),
+                "leases": self.shares and msgspec.to_builtins(self.shares.leases),
                 "environment": dict(os.environ),
                 "requests": self.requests,
                 "session": os.getsid(0),
@@ -152,7 +183,10 @@ class FakeWorker:
             case "empty":
                 return 200, {"usage": {"completion_tokens": 0}}
         self.progress += 1
-        return 200, {"choices": [{"text": "hi"}], "usage": {"completion_tokens": 1}}
+        if json.loads(body).get("stream"):
+            return 200, 8 * 'data: {"choices": [{}]}\n\n' + "data: [DONE]\n\n"
+        usage = {"prompt_tokens": 96, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
+        return 200, {"choices": [{"text": "hi"}], "usage": usage}
 
 
 async def main() -> None:

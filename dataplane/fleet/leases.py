@@ -1,0 +1,281 @@
+"""Parts of the tenants' shares on the replicas that divide them: leases that follow demand. Pure.
+
+A round takes what each replica said last and answers whom to tell what. Its rules, each held by a property test:
+
+1. What may be in force at a replica is the most of what it says is in force and of what it was told since. The sum over
+   the replicas never grows beyond the share: a part is lowered first, and raised elsewhere by what nobody may hold any
+   more. Who does not answer holds its part until its process is known to be gone.
+2. A part that moves leaves its replica what is in use there. Only where the share itself was lowered below what its
+   tenant uses is a running request preempted, and then only once every replica was told to take no more.
+3. Parts follow demand: first what is in use, then a floor, then the requests that go next, then all that wait; the rest
+   is spread evenly. What cannot be met is divided in proportion to what lacks.
+4. Guarantees that meet on one replica fit its pool, and leave room for its largest request where they can.
+5. Parts that serve well stay: they move for a request that cannot begin, or for more than a small part of the share.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import msgspec
+
+from dataplane.contracts.catalog import Share
+from dataplane.contracts.generation import TenantLoad
+from dataplane.contracts.leases import Lease, blocks_for
+from dataplane.contracts.replica import SetShares
+from dataplane.fleet.parts import Row, fill, move
+
+_GROWTH_TOKENS = 64
+"""What a running sequence may add until its part can follow: a round takes half a second, and some do 100 tokens/s."""
+_FLOOR_PART = 4
+"""A replica without requests keeps this part of an even share, so that the next one finds room at once."""
+_FIRST_IN_LINE = 3
+"""Which want of a cap is to be met to the block: with less the next request could not begin."""
+_NO_LOAD = TenantLoad("", 0, 0, 1, 0, 0, 0, 0, 0.0)
+
+Part = tuple[int, int]
+"""What a replica is to hold, and what it keeps of what it held while that is in use."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A replica as it said it is.
+
+    Attributes:
+        serves: it gets new requests, now or soon.
+        takes: it can be told something now.
+        lost: what it was told last may not have arrived.
+        number: of the shares in force.
+        pool_blocks: blocks of its pool; 0 while that is not known.
+        context_blocks: those of its largest request.
+        tenants: what it says of each tenant, by id.
+    """
+
+    replica_id: str
+    serves: bool
+    takes: bool
+    lost: bool = False
+    number: int = 0
+    pool_blocks: int = 0
+    context_blocks: int = 0
+    tenants: Mapping[str, TenantLoad] = {}
+
+
+@dataclass(slots=True)
+class _Account:
+    """What a replica was told, from what is in force to the newest, and what it said last."""
+
+    told: list[SetShares]
+    seen: Seen
+
+    def hear(self, seen: Seen) -> None:
+        """Take what it says. What it confirms ends all that it was told before."""
+        self.told = [message for message in self.told if message.number >= seen.number]
+        self.seen = seen
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that it was told is in force."""
+        return self.told[-1].number == self.seen.number
+
+    @property
+    def keeps_more_than_told(self) -> bool:
+        """Whether it holds what was in use when it was told to give it up. It looks again when it is told again."""
+        return self.settled and any(
+            said.guarantee_blocks > lease.guarantee_blocks
+            or (lease.cap_blocks is not None and said.cap_blocks > lease.cap_blocks)
+            for tenant_id, lease in self.told[-1].leases.items()
+            if (said := self.seen.tenants.get(tenant_id)) is not None
+        )
+
+    def told_guarantee(self, tenant_id: str) -> int:
+        lease = self.told[-1].leases.get(tenant_id)
+        return 0 if lease is None else lease.guarantee_blocks
+
+    def told_cap(self, tenant_id: str, uncapped_blocks: int) -> int:
+        lease = self.told[-1].leases.get(tenant_id)
+        if lease is None:
+            return 0
+        return uncapped_blocks if lease.cap_blocks is None else lease.cap_blocks
+
+    def held_guarantee(self, tenant_id: str) -> int:
+        """Return the most blocks that may be guaranteed to the tenant there now."""
+        return max((lease.most_guarantee_blocks for lease in self._may_be_in_force(tenant_id)), default=0)
+
+    def held_cap(self, tenant_id: str, uncapped_blocks: int) -> int:
+        """Return the most blocks that may be the tenant's cap there now, ``uncapped_blocks`` where it has none."""
+        mosts = [lease.most_cap_blocks for lease in self._may_be_in_force(tenant_id)]
+        return max((uncapped_blocks if most is None else most for most in mosts), default=0)
+
+    def _may_be_in_force(self, tenant_id: str) -> list[Lease]:
+        leases = [message.leases[tenant_id] for message in self.told if tenant_id in message.leases]
+        said, in_force = self.seen.tenants.get(tenant_id), self.told[0]
+        if said is not None and tenant_id in in_force.leases and in_force.number == self.seen.number:
+            capped = leases[0].cap_blocks is not None
+            leases[0] = Lease(said.guarantee_blocks, said.cap_blocks if capped else None)
+        return leases
+
+
+class Leases:
+    """The leases of all tenants of one deployment, on the replicas of one version with the same settings.
+
+    Args:
+        block_size: tokens in a block of their pools.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._accounts: dict[str, _Account] = {}
+        self._number = 0
+
+    def begin(self, replica_id: str, grants: Mapping[str, Share], wanted: int) -> dict[str, Lease]:
+        """Return what a replica that is to load begins with: an even part, as far as it is free.
+
+        ``wanted``: how many replicas there are to be.
+        """
+        leases: dict[str, Lease] = {}
+        for tenant_id, share in grants.items():
+            guarantee_blocks, cap_blocks = self._whole(share)
+            guaranteed = sum(account.held_guarantee(tenant_id) for account in self._accounts.values())
+            part_blocks = _even_part(guarantee_blocks, guaranteed, wanted)
+            if cap_blocks is None:
+                leases[tenant_id] = Lease(part_blocks, None)
+            else:
+                held = sum(account.held_cap(tenant_id, cap_blocks) for account in self._accounts.values())
+                leases[tenant_id] = Lease(part_blocks, _even_part(cap_blocks, held, wanted))
+        seen = Seen(replica_id, serves=True, takes=False)
+        self._accounts[replica_id] = _Account([SetShares(dict(grants), leases)], seen)
+        return leases
+
+    def round(self, grants: Mapping[str, Share], replicas: Sequence[Seen]) -> dict[str, SetShares]:
+        """Hear ``replicas``, all that are not known to be gone, and return what to tell which of them."""
+        known = [seen for seen in replicas if seen.replica_id in self._accounts]
+        self._accounts = {seen.replica_id: self._accounts[seen.replica_id] for seen in known}
+        for seen in known:
+            self._accounts[seen.replica_id].hear(seen)
+        movable = [account for account in self._accounts.values() if account.seen.pool_blocks]
+        guarantees = self._guarantees(grants, movable)
+        caps = {tenant_id: self._caps(tenant_id, share, movable) for tenant_id, share in grants.items()}
+        messages: dict[str, SetShares] = {}
+        for place, account in enumerate(movable):
+            leases = {tenant_id: _lease(guarantees[tenant_id][place], caps[tenant_id], place) for tenant_id in grants}
+            if account.seen.takes and _is_news(account, grants, leases):
+                self._number += 1
+                message = SetShares(dict(grants), leases, self._number)
+                account.told.append(message)
+                messages[account.seen.replica_id] = message
+        return messages
+
+    def _whole(self, share: Share) -> tuple[int, int | None]:
+        """Return guarantee and cap of a share in blocks."""
+        cap_blocks = None if share.cap_tokens is None else blocks_for(share.cap_tokens, self._block_size)
+        return blocks_for(share.guarantee_tokens, self._block_size), cap_blocks
+
+    def _guarantees(self, grants: Mapping[str, Share], movable: list[_Account]) -> dict[str, list[Part]]:
+        wholes = {tenant_id: self._whole(share)[0] for tenant_id, share in grants.items()}
+        serving = max(1, sum(account.seen.serves for account in self._accounts.values()))
+        even = sum(-(-whole // serving) for whole in wholes.values())
+        pools = [(account.seen.pool_blocks, account.seen.context_blocks) for account in movable]
+        room = [min(pool, max(even, pool - context)) for pool, context in pools]
+        rows = [self._guarantee_row(tenant_id, whole, movable) for tenant_id, whole in wholes.items()]
+        free = [most - sum(row.held[place] for row in rows) for place, most in enumerate(room)]
+        targets = _targets(rows, room, movable)
+        return {
+            tenant_id: move(row, target, free) for tenant_id, row, target in zip(wholes, rows, targets, strict=True)
+        }
+
+    def _guarantee_row(self, tenant_id: str, whole: int, movable: list[_Account]) -> Row:
+        held = [account.held_guarantee(tenant_id) for account in movable]
+        told = [account.told_guarantee(tenant_id) for account in movable]
+        in_use: list[int] = []
+        wanted: list[int] = []
+        for account, most in zip(movable, held, strict=True):
+            owned, *_, everything = self._wanted(account, tenant_id)
+            in_use.append(min(owned, most))
+            wanted.append(everything)
+        elsewhere = sum(account.held_guarantee(tenant_id) for account in self._fixed())
+        may_cut = self._may_cut(movable, whole - elsewhere, told, held)
+        return Row(max(0, whole - elsewhere), told, held, (in_use, wanted), 0, may_cut)
+
+    def _caps(self, tenant_id: str, share: Share, movable: list[_Account]) -> list[Part] | None:
+        whole = self._whole(share)[1]
+        if whole is None:
+            return None
+        pools = [account.seen.pool_blocks for account in movable]
+        row = self._cap_row(tenant_id, whole, movable)
+        (target,) = _targets([row], pools, movable)
+        return move(row, target, [pool - held for pool, held in zip(pools, row.held, strict=True)])
+
+    def _cap_row(self, tenant_id: str, whole: int, movable: list[_Account]) -> Row:
+        held = [account.held_cap(tenant_id, account.seen.pool_blocks) for account in movable]
+        told = [account.told_cap(tenant_id, account.seen.pool_blocks) for account in movable]
+        floor = max(1, whole // (_FLOOR_PART * max(1, len(movable))))
+        wants: list[list[int]] = [[] for _ in range(_FIRST_IN_LINE + 2)]
+        for account, most in zip(movable, held, strict=True):
+            owned, growing, first, everything = self._wanted(account, tenant_id)
+            kept = floor if account.seen.serves else 0
+            most_urgent_first = (min(owned, most), min(growing, most), kept, first, everything)
+            for level, want in zip(wants, accumulate(most_urgent_first, max), strict=True):
+                level.append(want)
+        elsewhere = sum(account.held_cap(tenant_id, whole) for account in self._fixed())
+        may_cut = self._may_cut(movable, whole - elsewhere, told, held)
+        return Row(max(0, whole - elsewhere), told, held, wants, _FIRST_IN_LINE, may_cut)
+
+    def _wanted(self, account: _Account, tenant_id: str) -> tuple[int, int, int, int]:
+        """Return the blocks for what runs, for its next blocks, for the request that goes next, for all that wait."""
+        load = account.seen.tenants.get(tenant_id, _NO_LOAD)
+        head = blocks_for(load.head_tokens, self._block_size)
+        first = load.owned_blocks + load.num_running * blocks_for(_GROWTH_TOKENS, self._block_size) + head
+        return (
+            load.owned_blocks,
+            load.owned_blocks + load.num_running,
+            first,
+            first + head * max(0, load.num_waiting - 1),
+        )
+
+    def _fixed(self) -> list[_Account]:
+        """Return those that cannot be told anything yet: they hold what they were given."""
+        return [account for account in self._accounts.values() if not account.seen.pool_blocks]
+
+    def _may_cut(self, movable: list[_Account], whole: int, told: list[int], held: list[int]) -> list[bool]:
+        """Say who may be told to give up what is in use: all, once they were told to take no more and still have more.
+
+        Not before: what is known of the others is a moment old, and what is in use here may be all that is left.
+        """
+        alone = len(self._accounts) == 1
+        beyond = sum(told) <= whole < sum(held)
+        return [alone or (beyond and account.settled) for account in movable]
+
+
+def _even_part(whole: int, held: int, wanted: int) -> int:
+    return max(0, min(whole - held, -(-whole // max(1, wanted))))
+
+
+def _targets(rows: Sequence[Row], room: Sequence[int], movable: Sequence[_Account]) -> list[list[int]]:
+    """Return the parts to make for: those there are, while they serve well."""
+    serves = [account.seen.serves for account in movable]
+    best = fill(rows, room, serves if any(serves) else [True] * len(serves))
+    fits = all(sum(row.told[place] for row in rows) <= most for place, most in enumerate(room))
+    needed = fill(rows, room)
+    if fits and all(row.serves_well(*parts) for row, *parts in zip(rows, needed, best, strict=True)):
+        return [list(row.told) for row in rows]
+    return best
+
+
+def _lease(guarantee: Part, caps: list[Part] | None, place: int) -> Lease:
+    cap_blocks, kept_cap_blocks = (None, 0) if caps is None else caps[place]
+    guarantee_blocks, kept_guarantee_blocks = guarantee
+    return Lease(guarantee_blocks, cap_blocks, kept_guarantee_blocks, kept_cap_blocks)
+
+
+def _is_news(account: _Account, grants: Mapping[str, Share], leases: Mapping[str, Lease]) -> bool:
+    newest = account.told[-1]
+    return (
+        account.seen.lost
+        or account.keeps_more_than_told
+        or newest.tenants != grants
+        or _parts(newest.leases) != _parts(leases)
+    )
+
+
+def _parts(leases: Mapping[str, Lease]) -> dict[str, tuple[int, int | None]]:
+    return {tenant_id: (lease.guarantee_blocks, lease.cap_blocks) for tenant_id, lease in leases.items()}
