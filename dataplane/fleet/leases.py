@@ -186,15 +186,13 @@ class Leases:
     def _guarantee_row(self, tenant_id: str, whole: int, movable: list[_Account]) -> Row:
         held = [account.held_guarantee(tenant_id) for account in movable]
         told = [account.told_guarantee(tenant_id) for account in movable]
-        in_use: list[int] = []
-        wanted: list[int] = []
+        wants: list[list[int]] = [[], [], []]
         for account, most in zip(movable, held, strict=True):
             owned, *_, everything = self._wanted(account, tenant_id)
-            in_use.append(min(owned, most))
-            wanted.append(everything)
+            _add(wants, min(owned, most), _floor(account, whole, len(movable)), everything)
         elsewhere = sum(account.held_guarantee(tenant_id) for account in self._fixed())
         may_cut = self._may_cut(movable, whole - elsewhere, told, held)
-        return Row(max(0, whole - elsewhere), told, held, (in_use, wanted), 0, may_cut)
+        return Row(max(0, whole - elsewhere), told, held, wants, 1, may_cut)
 
     def _caps(self, tenant_id: str, share: Share, movable: list[_Account]) -> list[Part] | None:
         whole = self._whole(share)[1]
@@ -208,14 +206,11 @@ class Leases:
     def _cap_row(self, tenant_id: str, whole: int, movable: list[_Account]) -> Row:
         held = [account.held_cap(tenant_id, account.seen.pool_blocks) for account in movable]
         told = [account.told_cap(tenant_id, account.seen.pool_blocks) for account in movable]
-        floor = max(1, whole // (_FLOOR_PART * max(1, len(movable))))
         wants: list[list[int]] = [[] for _ in range(_FIRST_IN_LINE + 2)]
         for account, most in zip(movable, held, strict=True):
             owned, growing, first, everything = self._wanted(account, tenant_id)
-            kept = floor if account.seen.serves else 0
-            most_urgent_first = (min(owned, most), min(growing, most), kept, first, everything)
-            for level, want in zip(wants, accumulate(most_urgent_first, max), strict=True):
-                level.append(want)
+            floor = _floor(account, whole, len(movable))
+            _add(wants, min(owned, most), min(growing, most), floor, first, everything)
         elsewhere = sum(account.held_cap(tenant_id, whole) for account in self._fixed())
         may_cut = self._may_cut(movable, whole - elsewhere, told, held)
         return Row(max(0, whole - elsewhere), told, held, wants, _FIRST_IN_LINE, may_cut)
@@ -246,6 +241,15 @@ class Leases:
         return [alone or (beyond and account.settled) for account in movable]
 
 
+def _floor(account: _Account, whole: int, replicas: int) -> int:
+    return max(1, whole // (_FLOOR_PART * replicas)) if account.seen.serves else 0
+
+
+def _add(wants: list[list[int]], *most_urgent_first: int) -> None:
+    for level, want in zip(wants, accumulate(most_urgent_first, max), strict=True):
+        level.append(want)
+
+
 def _even_part(whole: int, held: int, wanted: int) -> int:
     return max(0, min(whole - held, -(-whole // max(1, wanted))))
 
@@ -253,10 +257,11 @@ def _even_part(whole: int, held: int, wanted: int) -> int:
 def _targets(rows: Sequence[Row], room: Sequence[int], movable: Sequence[_Account]) -> list[list[int]]:
     """Return the parts to make for: those there are, while they serve well."""
     serves = [account.seen.serves for account in movable]
-    best = fill(rows, room, serves if any(serves) else [True] * len(serves))
+    serves = serves if any(serves) else [True] * len(serves)
+    best = fill(rows, room, serves)
     fits = all(sum(row.told[place] for row in rows) <= most for place, most in enumerate(room))
     needed = fill(rows, room)
-    if fits and all(row.serves_well(*parts) for row, *parts in zip(rows, needed, best, strict=True)):
+    if fits and all(row.serves_well(*parts, serves) for row, *parts in zip(rows, needed, best, strict=True)):
         return [list(row.told) for row in rows]
     return best
 

@@ -27,9 +27,13 @@ class Row:
     urgent: int
     may_cut: Sequence[bool]
 
-    def serves_well(self, needed: Sequence[int], target: Sequence[int]) -> bool:
-        """Say whether the parts as told can stay, where ``needed`` is wanted and ``target`` would be best."""
-        if sum(self.told) != sum(target):
+    def serves_well(self, needed: Sequence[int], target: Sequence[int], spread_to: Sequence[bool]) -> bool:
+        """Say whether the parts as told can stay, where ``needed`` is wanted and ``target`` would be best.
+
+        Not where a replica that takes no requests (``spread_to``) has more than its own need.
+        """
+        hoards = any(told > best and not here for told, best, here in zip(self.told, target, spread_to, strict=True))
+        if hoards or sum(self.told) != sum(target):
             return False
         grain = self.total // _GRAIN_PART
         urgent = self.wants[self.urgent]
