@@ -5,14 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.contracts.catalog import Share
 from dataplane.contracts.generation import (
     AbortSequence,
+    CountService,
     FinishReason,
     FromEngine,
     SequenceDelta,
+    SetTenants,
     StepDone,
     Submit,
+    TenantsSet,
 )
+from dataplane.contracts.leases import Lease
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.engine import Engine
@@ -31,8 +36,12 @@ class Counting:
 class Recorder:
     def __init__(self) -> None:
         self.sent: list[StepDone] = []
+        self.set: list[TenantsSet] = []
 
     def send(self, message: FromEngine) -> None:
+        if isinstance(message, TenantsSet):
+            self.set.append(message)
+            return
         assert isinstance(message, StepDone)
         self.sent.append(message)
 
@@ -98,9 +107,44 @@ def test_an_idle_engine_reports_tenants_and_then_says_nothing(loaded: LoadedEngi
     assert len(recorder.sent) == reports
 
 
-def test_waiting_for_messages_ends_when_the_server_is_gone() -> None:
+def test_shares_are_acknowledged_once_they_are_in_force_and_before_any_step(
+    loaded: LoadedEngine, recorder: Recorder
+) -> None:
+    loaded.take(SetTenants({"t": Share(cap_tokens=64)}, {"t": Lease(0, 3)}, 9))
+    [told] = recorder.set
+    assert told.number == 9
+    assert [(tenant.tenant_id, tenant.cap_blocks) for tenant in told.tenants] == [("t", 3)]
+    loaded.take(SetTenants({"t": Share(guarantee_tokens=10**6)}, number=10))
+    assert recorder.set == [told], "what the pool cannot keep is not in force"
+
+
+def test_an_engine_that_waits_for_a_lease_rests_until_one_comes(loaded: LoadedEngine, recorder: Recorder) -> None:
+    assert loaded.wait_s is None
+    loaded.take(SetTenants({"t": Share(cap_tokens=64)}, {"t": Lease(0, 0)}, 1))
+    loaded.take(submit("a", max_tokens=2))
+    assert loaded.wait_s == 0
+    loaded.step()
+    assert loaded.wait_s > 0
+    loaded.take(SetTenants({"t": Share(cap_tokens=64)}, {"t": Lease(0, 2)}, 2))
+    loaded.step()
+    assert loaded.wait_s == 0
+    while loaded.has_work:
+        loaded.step()
+    assert [delta.token_ids for delta in recorder.deltas] == [[7], [7]]
+    assert loaded.wait_s is None
+
+
+def test_service_of_other_replicas_reaches_the_counters(loaded: LoadedEngine, recorder: Recorder) -> None:
+    loaded.take(SetTenants({"t": Share(), "u": Share(weight=2)}))
+    loaded.take(CountService({"t": 10.0, "u": 10.0}))
+    loaded.step()
+    assert {tenant.tenant_id: tenant.service for tenant in recorder.sent[-1].tenants} == {"t": 10.0, "u": 5.0}
+
+
+def test_waiting_for_messages_ends_in_time_or_when_the_server_is_gone() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
+        assert Channel(theirs).receive(wait_s=0.001) == []
         threading.Thread(target=ours.close).start()
         with pytest.raises(ServerGone):
             Channel(theirs).receive(wait_s=None)
