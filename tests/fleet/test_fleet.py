@@ -5,11 +5,14 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 from control_double import ControlDouble
 from fleet_harness import FleetProcess, Home, ask, deployment, processes_of, ready, rows
 
+from dataplane.contracts import auc, headers, probes
 from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.probes import ProbeKind, ProbeOrder, ProbeProgress, ProbeReport
 from dataplane.contracts.replica import ReplicaEvent, ReplicaState
 from stack.redis import Redis
 
@@ -113,10 +116,9 @@ def test_changed_grants_reach_a_running_replica_split_over_the_replicas(home: Ho
         while ask(row, "GET", "/told")["told"] != ["Attach", "MarkReady", "SetShares"]:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert ask(row, "GET", "/told")["shares"] == {
-            "acme": {"guarantee_tokens": 51, "cap_tokens": 100, "weight": 3},
-            "evil": {"guarantee_tokens": 0, "cap_tokens": None, "weight": 1},
-        }
+        assert ask(row, "GET", "/told")["shares"] == msgspec.to_builtins(grants)
+    parts = [ask(row, "GET", "/told")["leases"]["acme"] for row in before]
+    assert sorted((part["guarantee_blocks"], part["cap_blocks"]) for part in parts) == [(6, 12), (7, 13)]
     assert {row.replica_id for row in fleet.wait_ready(2)} == {row.replica_id for row in before}
 
 
@@ -229,3 +231,42 @@ def test_a_second_fleet_on_the_same_folder_or_port_is_refused_with_a_sentence(
     second = subprocess.run(command, env=fleet.environ, capture_output=True, text=True, cwd="/", check=False)
     assert second.returncode == 2
     assert "another fleet already runs" in second.stderr
+
+
+def test_what_several_tenants_share_is_probed_by_order_and_what_was_found_is_reported(
+    home: Home, fleet: FleetProcess, control: ControlDouble
+) -> None:
+    for name in ("/probes", "/demand"):
+        assert fleet.http.post(name, content=b"{}").json()["error"]["code"] == "invalid_request"
+    order = msgspec.json.encode(ProbeOrder(samples=10))
+    assert fleet.http.post("/probes", content=order).status_code == 404  # nothing is shared yet
+    version, own = home.fake("ver-shared"), home.fake("ver-own")
+    shared = deployment("shared", version, grants={"acme": Share(), "evil": Share()})
+    fleet.publish(shared, deployment("own", own), versions=[version, own])
+    fleet.wait_ready(2)
+    assert fleet.http.post("/probes", content=order).status_code == 202
+    refused = fleet.http.post("/probes", content=msgspec.json.encode(ProbeOrder(samples=0)))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "samples")
+
+    def found(kind: ProbeKind) -> ProbeReport | None:
+        told = [probe for report in control.reports for probe in report.probes if probe.kind is kind]
+        return told[-1] if told else None
+
+    def is_complete(kind: ProbeKind, samples: int) -> bool:
+        told = found(kind)
+        return told is not None and min(auc.size(told.slow), auc.size(told.fast)) >= samples
+
+    wanted = {ProbeKind.WITHIN: 10, ProbeKind.ACROSS: 10, ProbeKind.BATCH: 1, ProbeKind.PACED: 1}
+    control.wait_for_report(lambda _: all(is_complete(kind, samples) for kind, samples in wanted.items()))
+    (row,) = ready(fleet.table(), deployment_id="dep-shared")
+    across = found(ProbeKind.ACROSS)
+    assert across is not None
+    assert (across.replica_id, across.version_id, across.deployment_id) == (row.replica_id, "ver-shared", "dep-shared")
+    progress = msgspec.json.decode(fleet.http.get("/probes").content, type=ProbeProgress)
+    assert (progress.trials_left, {report.kind for report in progress.reports}) == (0, set(ProbeKind))
+    first, *others = ask(row, "GET", "/told")["requests"]
+    assert headers.PROBE not in first["headers"]  # the generation that made it READY
+    assert {call["headers"][headers.PROBE] for call in others} == {"1"}
+    assert {call["headers"][headers.TENANT] for call in others} == set(probes.TENANTS)
+    (alone,) = ready(fleet.table(), deployment_id="dep-own")
+    assert len(ask(alone, "GET", "/told")["requests"]) == 1
