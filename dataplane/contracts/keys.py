@@ -93,9 +93,17 @@ def digest(text: str, pepper: bytes) -> str:
     return hmac.new(pepper, text.encode("ascii"), hashlib.sha256).hexdigest()
 
 
-def matches(text: str, expected_digest: str, pepper: bytes) -> bool:
-    """Compare in constant time."""
-    return hmac.compare_digest(digest(text, pepper), expected_digest)
+def digests(text: str, peppers: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the digests of the whole key by pepper id: made before it is known whether there is such a key.
+
+    So a refusal takes as long, whether the key is nobody's or its secret is wrong.
+    """
+    return {pepper_id: digest(text, pepper) for pepper_id, pepper in peppers.items()}
+
+
+def matches(shown: Mapping[str, str], pepper_id: str, expected_digest: str) -> bool:
+    """Compare a key's :func:`digests` with what is stored, in constant time; a pepper that is gone matches nothing."""
+    return hmac.compare_digest(shown.get(pepper_id, ""), expected_digest)
 
 
 def parse_peppers(text: str) -> Mapping[str, bytes]:

@@ -55,8 +55,9 @@ def authenticate(token: str, catalog: Catalog, peppers: Mapping[str, bytes], now
     parsed = keys.parse(token)
     if parsed is None:
         raise ApiError(Code.INVALID_API_KEY, "This is not an API key: a key reads pgd_<env>_... and has a checksum.")
+    shown = keys.digests(token, peppers)
     key = catalog.keys.get(parsed.lookup)
-    secret = _shown_secret(key, token, peppers) if key is not None else None
+    secret = _shown_secret(key, shown) if key is not None else None
     if key is None or secret is None:
         raise ApiError(Code.INVALID_API_KEY, _UNKNOWN)
     tenant = catalog.tenants.get(key.tenant_id)
@@ -71,12 +72,8 @@ def authenticate(token: str, catalog: Catalog, peppers: Mapping[str, bytes], now
     return caller
 
 
-def _shown_secret(key: KeyEntry, token: str, peppers: Mapping[str, bytes]) -> KeySecret | None:
-    for secret in key.secrets:
-        pepper = peppers.get(secret.pepper_id)
-        if pepper is not None and keys.matches(token, secret.digest, pepper):
-            return secret
-    return None
+def _shown_secret(key: KeyEntry, shown: Mapping[str, str]) -> KeySecret | None:
+    return next((each for each in key.secrets if keys.matches(shown, each.pepper_id, each.digest)), None)
 
 
 def withdrawn(caller: Caller, catalog: Catalog, now_ms: int) -> ApiError | None:

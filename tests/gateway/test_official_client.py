@@ -26,7 +26,7 @@ async def test_it_chats_whole_and_streamed(world: World, home) -> None:
         chunks = [chunk async for chunk in stream]
         assert "".join(chunk.choices[0].delta.content for chunk in chunks) == "xxx"
         assert chunks[-1].choices[0].finish_reason == "stop"
-        assert chunks[0].model_extra == {"obfuscation": "noise"}
+        assert chunks[0].to_dict()["obfuscation"] == "noise"
 
 
 async def test_it_lists_and_retrieves_models(world: World, home) -> None:

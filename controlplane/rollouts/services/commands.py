@@ -90,6 +90,8 @@ def approve_rollout(
         for gate, why in waivers.items()
         if gate in NEEDS_WAIVER and why.strip()
     }
+    with acting_as(actor):
+        rows.deployment_of(actor, rollout_id)  # a stranger does not wait while another's rollout is looked at
     seen = observe(rollout_id)
     with acting_as(actor):
         deployment, rollout = rows.locked(actor, rollout_id)

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from django.db import connection
+from django.db.models import QuerySet
 
 from controlplane.deployments.models import Deployment
 from controlplane.deployments.services.arms import set_arms
@@ -31,18 +32,31 @@ def database_now() -> datetime:
     return now
 
 
+def deployment_of(actor: Actor, rollout_id: str) -> str:
+    """Return the id of the deployment of a rollout that the actor may see.
+
+    Raises:
+        NotFound: there is none for the actor.
+    """
+    found = _visible(actor).filter(pk=rollout_id).values_list("deployment_id", flat=True).first()
+    if found is None:
+        raise NotFound("There is no such rollout.")
+    return found
+
+
 def locked(actor: Actor, rollout_id: str) -> tuple[Deployment, Rollout]:
     """Lock a rollout that the actor may see, its deployment first: that lock puts all changes of it in line.
 
     Raises:
         NotFound: there is none for the actor.
     """
-    rollouts = Rollout.objects.all() if actor.is_platform else Rollout.objects.for_tenant(actor.tenant)
-    found = rollouts.filter(pk=rollout_id).values_list("deployment_id", flat=True).first()
-    if found is None:
-        raise NotFound("There is no such rollout.")
-    deployment = Deployment.objects.select_for_update(no_key=True).get(pk=found)
+    deployment = Deployment.objects.select_for_update(no_key=True).get(pk=deployment_of(actor, rollout_id))
+    rollouts = _visible(actor)
     return deployment, rollouts.select_related("tenant").select_for_update(no_key=True, of=("self",)).get(pk=rollout_id)
+
+
+def _visible(actor: Actor) -> QuerySet[Rollout]:
+    return Rollout.objects.all() if actor.is_platform else Rollout.objects.for_tenant(actor.tenant)
 
 
 def require_revision(rollout: Rollout, expected: int) -> None:
