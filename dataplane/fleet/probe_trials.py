@@ -18,15 +18,15 @@ import msgspec
 from dataplane.contracts import headers, probes
 from dataplane.contracts.probes import ProbeKind
 
-PROMPT_TOKENS = 96
-"""Long enough that its prefill shows, short enough to be a small part of a step."""
+PROMPT_TOKENS = 48
+"""Long enough that one sees whether it was computed, short enough that thousands take minutes."""
 PACE_MS = 100
 """Of PACED: slower than a small model decodes on a CPU."""
 _STREAM_TOKENS = 8
 _NEIGHBOUR_TOKENS = 64
 """More than the observer's stream takes, however late it begins."""
 _ALPHABET = 256
-"""Every vocabulary has at least these ids; 96 of them never come twice."""
+"""Every vocabulary has at least these ids; no prompt of them comes twice."""
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """A Unix socket has none. Left to itself, each client reads all certificates of the machine, for 50 ms."""
 _CONNECT_TIMEOUT_S = 5.0

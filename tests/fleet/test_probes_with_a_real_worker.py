@@ -62,8 +62,8 @@ async def test_probes_see_their_own_cache_and_no_other_and_leave_no_trace(worker
 
 async def test_a_paced_answer_comes_no_faster_than_its_pace(worker: WorkerProcess) -> None:
     target = Target("worker", worker.socket, worker.name)
-    gap = await probe_trials.run(target, Card(ProbeKind.PACED, slow=False), random.Random(1), pace_ms=200)
-    assert gap.seconds > 0.19
+    gap = await probe_trials.run(target, Card(ProbeKind.PACED, slow=False), random.Random(1), pace_ms=100)
+    assert gap.seconds > 0.095
 
 
 async def test_what_cannot_be_probed_is_said(worker: WorkerProcess) -> None:

@@ -89,7 +89,10 @@ async def test_a_trial_that_is_given_up_gives_no_time_and_others_go_on(monkeypat
 
 
 @pytest.mark.parametrize("error", [Unfit("status 400: the context is 64 tokens"), ZeroDivisionError()])
-async def test_a_replica_that_cannot_be_probed_is_left_alone_and_the_others_are_not(error: Exception) -> None:
+async def test_a_replica_that_cannot_be_probed_is_left_alone_and_the_others_are_not(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "_LEAST_PAUSE_S", 0.0)
     trials = Trials()
 
     async def unfit(target: Target, card: Card, draw: random.Random) -> Finding:
