@@ -261,7 +261,7 @@ def _targets(rows: Sequence[Row], room: Sequence[int], movable: Sequence[_Accoun
     best = fill(rows, room, serves)
     fits = all(sum(row.told[place] for row in rows) <= most for place, most in enumerate(room))
     needed = fill(rows, room)
-    if fits and all(row.serves_well(*parts, serves) for row, *parts in zip(rows, needed, best, strict=True)):
+    if fits and all(row.serves_well(few, many, serves) for row, few, many in zip(rows, needed, best, strict=True)):
         return [list(row.told) for row in rows]
     return best
 
