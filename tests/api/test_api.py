@@ -109,6 +109,8 @@ def test_a_program_deploys_pauses_shares_and_deletes(program, personas):
     assert send(program, "POST", f"{path}/resume")["state"] == "active"
     share = {"guarantee_tokens": 100, "cap_tokens": 2000, "weight": 2}
     assert send(program, "PUT", f"{path}/shares", share)["tenant"] == "acme"
+    assert send(program, "PUT", f"{path}/shares", share | {"pace_ms": 40})["pace_ms"] == 40
+    assert list(error(program, "PUT", f"{path}/shares", share | {"pace_ms": 1001})["fields"]) == ["pace_ms"]
     pool = send(program, "GET", f"{path}/shares")
     assert (pool["pool_tokens"], pool["grants"][0]["guarantee_tokens"]) == (2048, 100)
     refusal = error(program, "PUT", f"{path}/shares", share | {"guarantee_tokens": 9000, "cap_tokens": None})

@@ -171,6 +171,7 @@ def test_a_tenant_is_let_in_and_out_again(root, busy, signed_in):
         ({"tenant": "nobody"}, "is not one of the available choices"),
         ({"weight": "0"}, "greater than or equal to 1"),
         ({"weight": "1001"}, "from 1 to 1000"),
+        ({"pace_ms": "1001"}, "from 0 to 1000"),
     ],
 )
 def test_a_share_that_cannot_be_kept_is_refused_with_the_numbers(fields, fault, root, busy):
