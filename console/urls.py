@@ -65,6 +65,11 @@ urlpatterns = [
         name="deployment-settings",
     ),
     path("t/<slug:tenant>/deployments/<slug:deployment_id>/isolation", isolation.detail, name="isolation"),
+    path(
+        "t/<slug:tenant>/deployments/<slug:deployment_id>/isolation/empty-cache",
+        isolation.empty_cache,
+        name="isolation-empty-cache",
+    ),
     path("t/<slug:tenant>/deployments/<slug:deployment_id>/delete", deployments.delete, name="deployment-delete"),
     path("t/<slug:tenant>/deployments/<slug:deployment_id>/rollouts/new", rollout_new.create, name="rollout-new"),
     path("t/<slug:tenant>/rollouts", rollouts.index, name="rollouts"),

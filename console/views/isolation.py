@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_POST
 
 from console import charts
 from console.access import member_page, platform_page
@@ -13,6 +14,7 @@ from console.choices import chosen
 from console.isolation_words import CAUSES, PROBES, headline, promises
 from console.views.deployments import about
 from controlplane.deployments import selectors as deployments
+from controlplane.deployments import services
 from controlplane.isolation import selectors
 from controlplane.isolation.reading import Reading
 from controlplane.isolation.selectors import Isolation
@@ -47,10 +49,20 @@ def detail(request: HttpRequest, actor: Actor, deployment_id: str) -> HttpRespon
         "chosen_range": span,
         **_shown(found),
         **_probes(found.findings),
-        "may_deploy": actor.may(Permission.DEPLOYMENTS_WRITE),
+        "may_write": actor.may(Permission.DEPLOYMENTS_WRITE),
     }
     partial = request.headers.get("HX-Request")
     return render(request, "console/parts/isolation_live.html" if partial else "console/pages/isolation.html", context)
+
+
+@require_POST
+@member_page(Permission.DEPLOYMENTS_WRITE)
+def empty_cache(request: HttpRequest, actor: Actor, deployment_id: str) -> HttpResponse:
+    """Forget what the tenant has cached of its prompts on a deployment that it may call."""
+    slug = actor.tenant.slug
+    services.rotate_cache(actor=actor, deployment_id=deployment_id, grantee_slug=slug)
+    messages.success(request, "What you have cached of your prompts here is forgotten within 2 s.")
+    return redirect("console:isolation", tenant=slug, deployment_id=deployment_id)
 
 
 @require_GET

@@ -220,3 +220,23 @@ def test_a_guarantee_that_leaves_no_room_for_the_largest_request_says_who_waits(
     fields = SHARE | {"guarantee_tokens": "1500", "cap_tokens": "", "preview": "1"}
     text = root.post(share_url(shared), fields).content.decode()
     assert "a request of a tenant without one finds 32 tokens; a larger one waits" in text
+
+
+def test_a_tenant_empties_its_own_cache_and_a_viewer_is_not_offered_it(signed_in, shared):
+    mallory = signed_in("mallory")
+    assert "Empty my cache" in page(mallory, here(shared, "evil"))
+    answer = mallory.post(f"{here(shared, 'evil')}/empty-cache")
+    assert answer["Location"] == here(shared, "evil")
+    assert "is forgotten within 2 s" in page(mallory, here(shared, "evil"))
+    epochs = {
+        grant.grantee_slug: grant.cache_epoch for grant in get_pool(actor=PLATFORM, deployment_id=shared.id).grants
+    }
+    assert epochs == {"acme": 0, "evil": 1}
+    assert "Empty my cache" not in page(signed_in("carol"), here(shared))
+
+
+def test_who_is_paced_already_is_told_at_which_beat(alice, chat):
+    share = Share(512, pace_ms=40)
+    set_grant(actor=PLATFORM, deployment_id=chat.id, grantee_slug="acme", share=share)
+    set_grant(actor=PLATFORM, deployment_id=chat.id, grantee_slug="evil", share=Share())
+    assert "Yours is on: 40 ms." in page(alice, here(chat))

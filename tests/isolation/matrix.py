@@ -153,6 +153,7 @@ console:upload-abort POST                             302   302 302   403  403  
 console:deployments GET                               302   200 200   200  403     404  404  302  302  302
 console:deployment GET                                302   200 200   200  403     404  404  302  302  302
 console:isolation GET                                 302   200 200   200  403     404  404  302  302  302
+console:isolation-empty-cache POST                    302   302 302   403  403     404  404  302  302  302
 console:deployment-pause GET                          302   200 200   403  403     404  404  302  302  302
 console:deployment-pause POST                         302   422 422   403  403     404  404  302  302  302
 console:deployment-settings GET                       302   200 200   403  403     404  404  302  302  302
