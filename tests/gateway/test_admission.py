@@ -6,6 +6,7 @@ import json
 import msgspec
 import pytest
 import redis
+import redis.asyncio
 from fake_replica import DONE, Call, Gate, replies, token_event
 from gateway_harness import BODY, NO_REDIS, error_of, gateway
 from gateway_world import World
@@ -116,6 +117,46 @@ async def test_an_aborted_stream_pays_for_what_was_generated(world: World, home,
         g.replicas[0].script = replies()
         left = int((await g.post(BODY | {"max_tokens": 1})).headers["x-ratelimit-remaining-tokens"])
         assert 1000 - 150 - 60 <= left <= 1000 - 150
+
+
+async def test_once_streams_are_cancelled_no_slot_and_no_token_of_an_answer_is_held(
+    world: World, home, clean_redis
+) -> None:
+    async def hangs(call: Call) -> None:
+        if call.json["max_tokens"] % 2:
+            await call.head()
+        await call.gone.wait()
+
+    world.limit("acme", concurrent_requests=12, tokens_per_minute=10**6)
+    world.limit(world.acme_key.lookup, concurrent_requests=12)
+    async with gateway(world, home, clean_redis) as g, redis.asyncio.Redis.from_url(clean_redis) as client:
+        g.replicas[0].script = hangs
+        calls = [asyncio.ensure_future(g.stream(max_tokens=10_000 + n % 2)) for n in range(12)]
+        await g.replicas[0].until_called(12)
+        for call in calls:
+            call.cancel()
+        await g.records(12)
+        async with asyncio.timeout(90):
+            while await _in_use(client):
+                await asyncio.sleep(0.01)
+        prompts = 12 * 100
+        assert await _in_use(client, "tokens_per_minute") < prompts, (
+            "only prompts, which a replica had begun to compute"
+        )
+        assert len(g.gateway.running) == 0
+        g.replicas[0].script = Gate()
+        again = [asyncio.ensure_future(g.post()) for _ in range(12)]
+        await g.replicas[0].until_called(24)
+        g.replicas[0].script.opened.set()
+        assert [response.status_code for response in await asyncio.gather(*again)] == [200] * 12
+
+
+async def _in_use(client: redis.asyncio.Redis, kind: str = "concurrent_requests") -> int:
+    """What Redis holds of one kind of limit, of everybody."""
+    used = 0
+    async for key in client.scan_iter(f"pagoda:limits:*:{kind}"):
+        used += await client.zcard(key) if kind == "concurrent_requests" else sum(map(int, await client.hvals(key)))
+    return used
 
 
 async def test_a_request_that_could_never_pass_is_a_400_and_not_a_429(world: World, home, clean_redis) -> None:
