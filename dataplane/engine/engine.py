@@ -343,7 +343,7 @@ class Engine:
             tenant.budget.set_share(
                 share, config.num_blocks, config.block_size, leases.get(tenant.id), len(tenant.running)
             )
-            for sequence in [*tenant.running.values(), *tenant.waiting.values()]:
+            for sequence in [*tenant.running.values(), *tenant.queued()]:
                 if self._outgrew_cap(sequence):
                     message = intake.too_large(sequence.num_tokens, config, tenant.budget)
                     code = Code.REQUEST_TOO_LARGE_FOR_BUDGET
@@ -396,7 +396,7 @@ class Engine:
         return EngineLoad(
             step=scheduler.step_number,
             num_running=len(scheduler.running) - sum(len(tenant.running) for tenant in made_up),
-            num_waiting=self._queue.num_waiting - sum(len(tenant.waiting) for tenant in made_up),
+            num_waiting=self._queue.num_waiting - sum(tenant.num_waiting for tenant in made_up),
             total_blocks=self.config.num_blocks,
             free_blocks=pool.free_blocks,
             cached_blocks=pool.cached_blocks,

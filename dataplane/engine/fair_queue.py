@@ -101,15 +101,20 @@ class FairQueue:
         if in_front:
             tenant.waiting.move_to_end(sequence.request_id, last=False)
         self.num_waiting += 1
+        if tenant.head is not None and tenant.head.request_id in tenant.aside and not self._is_aside_due(tenant):
+            self._drop_head(tenant)  # it was the head only because nothing else waited
         self._renew_head(tenant)
 
-    def requeue(self, sequence: Sequence, *, behind: bool = False) -> None:
-        """Put a preempted request back where it came from, in front of everything that never ran, or ``behind`` it."""
+    def requeue(self, sequence: Sequence, *, aside: bool = False) -> None:
+        """Put a preempted request back where it came from, in front of everything that never ran, or ``aside``."""
         tenant = sequence.tenant
         self._stop(sequence)
-        tenant.waiting[sequence.request_id] = sequence
         self.num_waiting += 1
-        if not behind:
+        if aside:
+            tenant.aside_passes *= bool(tenant.aside)
+            tenant.aside[sequence.request_id] = sequence
+        else:
+            tenant.waiting[sequence.request_id] = sequence
             tenant.waiting.move_to_end(sequence.request_id, last=False)
             self._drop_head(tenant)
             tenant.head = sequence
@@ -124,6 +129,7 @@ class FairQueue:
             # While memory blocked it, it stood outside the virtual time; that must not become credit.
             self._lift(tenant)
         tenant.front_passes += 1  # back to 0 if it was the front itself
+        tenant.aside_passes += 1
         tenant.running[sequence.request_id] = sequence
         self.busy[tenant.id] = tenant
         self.withdraw(sequence)
@@ -131,9 +137,12 @@ class FairQueue:
     def withdraw(self, sequence: Sequence) -> None:
         """Take a waiting request out of the line."""
         tenant = sequence.tenant
-        if next(iter(tenant.waiting)) == sequence.request_id:
-            tenant.front_passes = 0
-        del tenant.waiting[sequence.request_id]
+        if tenant.aside.pop(sequence.request_id, None) is not None:
+            tenant.aside_passes = 0
+        else:
+            if next(iter(tenant.waiting)) == sequence.request_id:
+                tenant.front_passes = 0
+            del tenant.waiting[sequence.request_id]
         self.num_waiting -= 1
         if tenant.head is sequence:
             self._drop_head(tenant)
@@ -175,21 +184,26 @@ class FairQueue:
         tenant.counter = max(tenant.counter, self.virtual_time)
 
     def _renew_head(self, tenant: TenantQueue) -> None:
-        if tenant.head is None and tenant.waiting:
+        if tenant.head is None and tenant.num_waiting:
             tenant.head = self._choose_head(tenant)
         self.refresh(tenant)
 
     def _choose_head(self, tenant: TenantQueue) -> Sequence:
         """Return the longest cached prefix among the first few, unless the very first was passed often enough.
 
-        A window of fixed size, so that the cost of a step does not grow with the queue.
+        A window of fixed size, so that the cost of a step does not grow with the queue. What made room for others goes
+        on when nothing else waits, or was passed often enough since one of its kind went on.
         """
+        if tenant.aside and (not tenant.waiting or self._is_aside_due(tenant)):
+            return next(iter(tenant.aside.values()))
         window = list(islice(tenant.waiting.values(), self._config.prefix_window))
         front = window[0]
         if front.num_preemptions or tenant.front_passes >= self._config.prefix_max_passes:
             return front
-        # One that made room for the others finds most of itself in the cache, and would pass them all again.
-        return max(window, key=lambda waiting: 0 if waiting.num_preemptions else self._cached_blocks(waiting))
+        return max(window, key=self._cached_blocks)
+
+    def _is_aside_due(self, tenant: TenantQueue) -> bool:
+        return tenant.aside_passes >= self._config.long_max_passes
 
     # counters
 
@@ -276,8 +290,9 @@ class FairQueue:
 
     def bound_units(self, tenant: TenantQueue) -> float:
         """Return how far the counter of ``tenant`` may be ahead of others in line (argued in docs/fairness.md)."""
-        units = self._config.cap_units(tenant.budget.cap_blocks) + self._config.step_units
-        return units / tenant.budget.weight + self._config.reclaim_gap_units + self._debt_units
+        config = self._config
+        growth_units = config.cap_units(tenant.budget.cap_blocks) / tenant.budget.weight
+        return growth_units + config.step_units + config.reclaim_gap_units + self._debt_units
 
     def watch(self, pending: Mapping[str, float]) -> None:
         """See who is ahead of whom before a step: ``pending`` is what it will charge, by tenant id."""

@@ -51,10 +51,10 @@ def check_room(request: Submit, config: EngineConfig, tenant: TenantQueue) -> No
     needed = len(request.prompt_token_ids) + request.sampling.max_tokens
     if config.blocks_for(needed) > tenant.budget.limit_blocks:
         raise Refusal(Code.REQUEST_TOO_LARGE_FOR_BUDGET, too_large(needed, config, tenant.budget))
-    if len(tenant.waiting) + request.n > config.queue_limit_per_tenant:
+    if tenant.num_waiting + request.n > config.queue_limit_per_tenant:
         raise Refusal(
             Code.QUEUE_FULL,
-            f"{len(tenant.waiting)} requests of this tenant are waiting, the limit is "
+            f"{tenant.num_waiting} requests of this tenant are waiting, the limit is "
             f"{config.queue_limit_per_tenant}; retry when some have finished",
         )
 

@@ -102,7 +102,7 @@ class PrefixCache:
         tenant.budget.cache_epoch = epoch
         for sequence in running:
             sequence.is_private = True
-        for sequence in tenant.waiting.values():
+        for sequence in tenant.queued():
             sequence.chain.clear()
 
     def _extend_chain(self, sequence: Sequence, num_blocks: int) -> None:

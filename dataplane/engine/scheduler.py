@@ -159,7 +159,7 @@ class Scheduler:
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         del self.running[sequence.request_id]
-        self.queue.requeue(sequence, behind=cause is PreemptionCause.OWN)
+        self.queue.requeue(sequence, aside=cause is PreemptionCause.OWN)
 
     def _schedule_chunk(self, sequence: Sequence, num_tokens: int, step: Step) -> None:
         step.chunks[sequence] = num_tokens
@@ -239,8 +239,8 @@ class Scheduler:
             held = victims is None
             if full and victims == []:
                 cause, victims = PreemptionCause.SLOT, self._slot_victims(tenant)
-        if victims is None and tenant.long:
-            cause, victims = PreemptionCause.OWN, self._own_victims(head, need, step)
+        if victims is None:
+            cause, victims = PreemptionCause.OWN, self._own_victims(head, need, step, full=full)
         if victims is None:
             if held:
                 self._hold_for(head, need, step)
@@ -274,14 +274,17 @@ class Scheduler:
         victim = slot_victim(tenant, busy, self.step_number, self._config.min_run_steps)
         return None if victim is None else [victim]
 
-    def _own_victims(self, head: Sequence, need: Need, step: Step) -> list[Sequence] | None:
+    def _own_victims(self, head: Sequence, need: Need, step: Step, *, full: bool) -> list[Sequence] | None:
         """Return which long generations of its own tenant make room for ``head``; None if they cannot.
 
-        One at least: if it lacks no memory, it lacks a slot.
+        One at least: if it lacks no memory, it lacks a slot. While all slots are taken others may wait for one, and a
+        tenant that goes on with its own must not keep it from those whose turn is before its.
         """
+        if full and not self.queue.is_turn(head.tenant):
+            return None
         shortfall_blocks, let_go = self._shortfall_blocks(head, need, step), _kept(need)
         victims: list[Sequence] = []
-        for sequence in head.tenant.long.values():
+        for sequence in head.tenant.making_room():
             victims.append(sequence)
             shortfall_blocks -= freed_blocks(sequence, let_go)
             if shortfall_blocks <= 0:
@@ -357,7 +360,7 @@ class Scheduler:
             return True
         need = self._need(sequence)
         let_go = _kept(need)
-        own_blocks = sum(freed_blocks(long, let_go) for long in sequence.tenant.long.values())
+        own_blocks = sum(freed_blocks(long, let_go) for long in sequence.tenant.making_room())
         return need.owned_blocks <= room_blocks + own_blocks
 
     def _chunk_units(self, sequence: Sequence, num_tokens: int) -> float:

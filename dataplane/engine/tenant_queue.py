@@ -1,6 +1,7 @@
 """One tenant's account in the fair queue: its line, what it runs, its counter, and what memory lets pass."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dataplane.contracts.generation import TenantLoad
@@ -50,6 +51,7 @@ class TenantQueue:
         budget: its blocks.
         counter: service received, in units divided by the weight, lifted on return (see :class:`FairQueue`).
         waiting: requests in order of arrival; the preempted first.
+        aside: long generations that made room for others of the tenant, the first to have done so first.
         running: sequences that hold blocks, by request id.
         long: those of them that have had their turn among the tenant's own, the first to have had it first: they make
             room for a head that finds none.
@@ -61,12 +63,15 @@ class TenantQueue:
         since: number of the dispatch before it came.
         last_dispatch: number of its last dispatch: ties go to whoever waited longest.
         front_passes: how often the front of the line was passed by a longer cached prefix.
+        aside_passes: how often what is aside was passed since one of it went on.
         waits: for how long which cause has held the line.
         figures: what it has been through.
         in_line_since: since when it is eligible and memory does not block it, as a mark of :class:`Leads`.
     """
 
     __slots__ = (
+        "aside",
+        "aside_passes",
         "budget",
         "counter",
         "eligible",
@@ -90,6 +95,7 @@ class TenantQueue:
         self.budget = budget
         self.counter = counter
         self.waiting: OrderedDict[str, Sequence] = OrderedDict()
+        self.aside: OrderedDict[str, Sequence] = OrderedDict()
         self.running: dict[str, Sequence] = {}
         self.long: dict[str, Sequence] = {}
         self.usual_output_tokens = _USUAL_AT_FIRST_TOKENS
@@ -99,6 +105,7 @@ class TenantQueue:
         self.since = since
         self.last_dispatch = 0
         self.front_passes = 0
+        self.aside_passes = 0
         self.waits = WaitAccount()
         self.figures = TenantFigures()
         self.in_line_since = 0
@@ -106,12 +113,25 @@ class TenantQueue:
     @property
     def is_idle(self) -> bool:
         """It has no request."""
-        return not self.waiting and not self.running
+        return not self.num_waiting and not self.running
+
+    @property
+    def num_waiting(self) -> int:
+        """Its requests that do not run."""
+        return len(self.waiting) + len(self.aside)
+
+    def queued(self) -> list[Sequence]:
+        """Return its requests that do not run."""
+        return [*self.waiting.values(), *self.aside.values()]
 
     def note_output(self, tokens: int) -> None:
         """Let what is usual follow the median of what requests generated: a few that are long do not move it far."""
         drift = _DRIFT if tokens > self.usual_output_tokens else 1 / _DRIFT
         self.usual_output_tokens = max(_USUAL_AT_LEAST_TOKENS, self.usual_output_tokens * drift)
+
+    def making_room(self) -> Iterable[Sequence]:
+        """Return which of its own sequences may be set aside for its head: none for one that is aside itself."""
+        return () if self.head is not None and self.head.request_id in self.aside else self.long.values()
 
     def newest_running(self) -> Sequence:
         """Return the running sequence that arrived last."""
@@ -128,7 +148,7 @@ class TenantQueue:
             owned_blocks=budget.owned_blocks,
             cached_blocks=budget.cached_blocks,
             num_running=len(self.running),
-            num_waiting=len(self.waiting),
+            num_waiting=self.num_waiting,
             service=self.counter,
             peak_owned_blocks=budget.peak_owned_blocks,
             preemptions={cause.value: count for cause, count in figures.preemptions.items()},

@@ -77,7 +77,7 @@ class Simulation:
         return self.random.randint(*size) if isinstance(size, tuple) else int(size)
 
     def num_waiting(self, tenant_id: str) -> int:
-        return len(self.driver.tenant(tenant_id).waiting)
+        return self.driver.tenant(tenant_id).num_waiting
 
     def run(self, steps: int, feed: Callable[[int], None]) -> "Simulation":
         for step in range(steps):
@@ -94,7 +94,7 @@ class Simulation:
     def abort_one(self, tenant_id: str) -> None:
         """Abort any request of a tenant."""
         tenant = self.driver.tenant(tenant_id)
-        requests = [*tenant.running, *tenant.waiting]
+        requests = [*tenant.running, *(sequence.request_id for sequence in tenant.queued())]
         if requests:
             self.driver.abort(self.random.choice(requests))
 

@@ -113,7 +113,7 @@ class EngineMachine(RuleBasedStateMachine):
         tenant = self.driver.tenant(tenant_id)
         needed = len(prompt) + max_tokens
         fits = self.driver.config.blocks_for(needed) <= tenant.budget.cap_blocks and needed <= 150
-        room = len(tenant.waiting) < 6
+        room = tenant.num_waiting < 6
         try:
             self.driver.submit(
                 tenant_id,

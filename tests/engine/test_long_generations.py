@@ -58,16 +58,46 @@ def test_nobody_makes_room_for_another_tenant_in_that_way() -> None:
     assert list(driver.ends) == [essay, stranger]
 
 
-def test_who_made_room_goes_on_after_all_that_waited_though_it_is_in_the_cache_and_before_those_who_came_later() -> (
-    None
-):
-    driver, essay = essay_under_way(max_num_seqs=1)
-    waited = [driver.submit("acme", [number] * 8, 4, ignore_eos=True) for number in (2, 3, 4)]
+@pytest.mark.parametrize(("passes", "place"), [(16, 4), (2, 2)], ids=["when nothing waits", "when passed often enough"])
+def test_who_made_room_goes_on_in_time_though_most_of_it_is_in_the_cache(passes: int, place: int) -> None:
+    driver, essay = essay_under_way(max_num_seqs=1, long_max_passes=passes)
+    others = [driver.submit("acme", [number] * 8, 4, ignore_eos=True) for number in (2, 3, 4)]
     driver.step()
     driver.tenant("acme").usual_output_tokens = 40  # what goes on has a turn again
-    later = driver.submit("acme", [5] * 8, 4, ignore_eos=True)
+    others.append(driver.submit("acme", [5] * 8, 4, ignore_eos=True))
     driver.run()
-    assert list(driver.ends) == [*waited, essay, later]
+    assert list(driver.ends) == [*others[:place], essay, *others[place:]]
+
+
+def test_what_is_aside_is_passed_by_one_that_comes_while_it_waits_for_room() -> None:
+    driver, essay = essay_under_way(Share(cap_tokens=80))
+    short, later = (driver.submit("acme", [number] * 24, 4, ignore_eos=True) for number in (2, 3))
+    for _ in range(2):
+        driver.step()
+    assert driver.tenant("acme").running.keys() == {short, later}
+    last = driver.submit("acme", [4] * 8, 4, ignore_eos=True)
+    driver.step()
+    assert driver.tokens[last]
+    driver.run()
+    assert list(driver.ends) == [short, later, last, essay]
+    driver.check_answers()
+
+
+def test_a_tenant_does_not_keep_slots_for_its_own_while_others_wait_for_one() -> None:
+    driver = Driver({"acme": Share(), "other": Share()}, max_num_seqs=2, max_model_len=300)
+    driver.tenant("acme").usual_output_tokens = 5
+    for _ in range(2):
+        driver.submit("acme", [1] * 8, 250, ignore_eos=True)
+    for _ in range(60):
+        driver.step()
+    driver.submit("other", [2] * 8, 4, ignore_eos=True)
+    for number in range(20):
+        driver.submit("acme", [3 + number] * 8, 250, ignore_eos=True)
+    before = driver.counter("acme")
+    while driver.tenant("other").waiting:
+        driver.step()
+    assert driver.counter("acme") - before <= 2 * 2 * 250 + 8 * 20
+    assert sum(load.preemptions.get("own", 0) for load in driver.engine.tenant_loads()) <= 2
 
 
 def test_a_tenant_pays_for_what_its_own_requests_make_it_compute_again() -> None:
@@ -113,9 +143,9 @@ def short_answers(*, essays: bool, **settings: Any) -> list[float]:
     shorts: list[str] = []
 
     def feed(step: int) -> None:
-        if calls.random() < 0.085:
+        if calls.random() < 0.075:
             shorts.append(simulation.submit("acme", 20, calls.randint(16, 96)))
-        if essays and lengths.random() < 0.085 / 19:
+        if essays and lengths.random() < 0.075 / 19:
             simulation.submit("acme", 20, lengths.randint(400, 800))
 
     simulation.run(3000, feed)

@@ -240,12 +240,12 @@ MUTANTS = (
         (
             Edit(
                 "scheduler.py",
-                "        self.queue.requeue(sequence, behind=cause is PreemptionCause.OWN)\n",
+                "        self.queue.requeue(sequence, aside=cause is PreemptionCause.OWN)\n",
                 "        self.queue.requeue(sequence)\n",
             ),
         ),
         "test_long_generations.py",
-        "test_who_made_room_goes_on_after_all_that_waited_though_it_is_cached_and_before_who_came_later",
+        "test_who_made_room_goes_on_in_time_though_most_of_it_is_in_the_cache",
     ),
     Mutant(
         "blocks that victims share are never freed: one within its guarantee may be next",

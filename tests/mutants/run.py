@@ -16,7 +16,8 @@ from pathlib import Path
 
 from mutants import MUTANTS, REPOSITORY, Mutant
 
-_PARTS = ("dataplane/contracts", "dataplane/engine", "tests/engine")
+_FOLDERS = ("dataplane/contracts", "dataplane/engine", "tests/engine")
+_FILES = ("dataplane/__init__.py", "tests/poison.py")
 _LIMIT_S = 300
 _PASSED, _SEEN = "passed", "failed by an assertion"
 
@@ -26,10 +27,11 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        for part in _PARTS:
+        for part in _FOLDERS:
             shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(REPOSITORY / "dataplane/__init__.py", folder / "dataplane/__init__.py")
-        (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+        for part in _FILES:
+            shutil.copy(REPOSITORY / part, folder / part)
+        (folder / "pytest.ini").write_text("[pytest]\npythonpath = tests\nmarkers = slow\n")
 
     @contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
