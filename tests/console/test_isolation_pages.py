@@ -68,7 +68,7 @@ def test_it_says_in_plain_words_that_isolation_is_kept_and_shows_how_that_is_kno
         "Claimed back</dt><dd><strong>2</strong>",
         "By your own</dt><dd><strong>1</strong>",
         "Lost to another tenant. The promise is none.",
-        "1200 of 4800",
+        "1,200 of 4,800",
         "0.500 (0.4",
         "1.000 (0.99",
         "guarantee 512",
