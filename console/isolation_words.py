@@ -104,6 +104,8 @@ def _untold(standing: Standing) -> str:
 
 
 def _cache(standing: Standing, found: Isolation) -> str:
+    if found.is_alone:
+        return "Nobody else may call this deployment, so nobody could look. Probes begin when another tenant may."
     across, control = found.findings.get(ProbeKind.ACROSS), found.findings.get(ProbeKind.WITHIN)
     if across is None or control is None:
         return "Probes run while replicas are idle. None has ended yet."

@@ -55,7 +55,7 @@ class Isolation:
     slots: tuple[Slot, ...]
     findings: Mapping[ProbeKind, Finding]
     judgement: Judgement
-    is_alone: bool = False
+    is_alone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,11 @@ class Everybody:
     hits_tokens: int
     lost_tokens: int
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is but one tenant."""
+        return len(self.tenants) == 1
+
 
 def get_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.DAY) -> Isolation:
     """Return the tenant's own isolation on a deployment that it may call.
@@ -98,9 +103,9 @@ def get_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.DAY) ->
         buckets = [_bucket(row) for row in rows]
         findings = _findings(deployment_id)
     # Judged by what was found, told in round figures.
-    exact = _isolation(grant, buckets, findings, over, now)
-    told = {kind: _coarse(finding) for kind, finding in findings.items()}
-    return replace(exact, findings=told, is_alone=grant.tenant_id == grant.grantee_id and len(grants) == 1)
+    is_alone = grant.tenant_id == grant.grantee_id and len(grants) == 1  # a guest sees its own grant only
+    exact = _isolation(grant, buckets, findings, over=over, now=now, is_alone=is_alone)
+    return replace(exact, findings={kind: _coarse(finding) for kind, finding in findings.items()})
 
 
 def list_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.HOUR) -> Everybody:
@@ -124,12 +129,22 @@ def list_isolation(*, actor: Actor, deployment_id: str, span: Span = Span.HOUR) 
         findings = _findings(deployment_id)
         caches = CacheBucket.objects.filter(deployment_id=deployment_id, at__gte=over.since)
         sums = caches.aggregate(**{name: Coalesce(Sum(name), 0) for name in _LOOKUPS})
-    tenants = (_isolation(grant, buckets[grant.grantee_id], findings, over, now) for grant in grants)
+    is_alone = len(grants) == 1
+    tenants = (
+        _isolation(grant, buckets[grant.grantee_id], findings, over=over, now=now, is_alone=is_alone)
+        for grant in grants
+    )
     return Everybody(deployment=deployment, tenants=tuple(tenants), findings=findings, **sums)
 
 
 def _isolation(
-    grant: Grant, buckets: list[Bucket], findings: Mapping[ProbeKind, Finding], over: Window, now: datetime
+    grant: Grant,
+    buckets: list[Bucket],
+    findings: Mapping[ProbeKind, Finding],
+    *,
+    over: Window,
+    now: datetime,
+    is_alone: bool,
 ) -> Isolation:
     series = slots(buckets, over)
     seen_at = max((bucket.seen_at for bucket in buckets), default=None)
@@ -142,7 +157,8 @@ def _isolation(
         seen_at=seen_at,
         slots=series,
         findings=findings,
-        judgement=judge(together, seen_at, findings, now),
+        judgement=judge(together, seen_at, findings, now=now, is_alone=is_alone),
+        is_alone=is_alone,
     )
 
 

@@ -84,7 +84,12 @@ class Judgement:
 
 
 def judge(
-    reading: Reading, seen_at: datetime | None, findings: Mapping[ProbeKind, Finding], now: datetime
+    reading: Reading,
+    seen_at: datetime | None,
+    findings: Mapping[ProbeKind, Finding],
+    *,
+    now: datetime,
+    is_alone: bool = False,
 ) -> Judgement:
     """Judge a tenant's figures.
 
@@ -93,12 +98,14 @@ def judge(
         seen_at: when a replica was last heard; None for never.
         findings: of probes, by kind.
         now: the time.
+        is_alone: nobody else may call the deployment, so nobody could look into the cache, and no probe runs.
     """
+    cache = _cache(findings.get(ProbeKind.ACROSS), findings.get(ProbeKind.WITHIN), now)
     age = _age(seen_at, now, FIGURES_STALE_AFTER)
     return Judgement(
         memory=Standing.BROKEN if reading.breaches else age,
         turns=Standing.BROKEN if reading.nearness > 1 else age,
-        cache=_cache(findings.get(ProbeKind.ACROSS), findings.get(ProbeKind.WITHIN), now),
+        cache=Standing.KEPT if is_alone else cache,
     )
 
 

@@ -42,8 +42,8 @@ def badges(text: str) -> list[str]:
     return re.findall(r'<dd><span class="badge \w+">([^<]+)</span>', text)[:3]
 
 
-def test_before_anything_is_measured_the_page_says_so_and_claims_nothing(alice, chat):
-    text = page(alice, here(chat))
+def test_before_anything_is_measured_the_page_says_so_and_claims_nothing(alice, shared):
+    text = page(alice, here(shared))
     assert "There is something that is not measured yet." in text
     assert badges(text) == ["Not measured yet"] * 3
     assert "Figures come within seconds once one is ready." in text
@@ -96,10 +96,10 @@ def test_a_guest_sees_its_own_figures_and_the_probes_and_is_not_told_when_they_g
     assert "Settings" not in text
 
 
-def test_probes_that_fail_their_control_are_said_to_prove_nothing(alice, chat, node, personas):
-    blind = probe(chat, ProbeKind.WITHIN, *alike())
-    node.tell(replica("rep_1", chat, load(personas.acme, 1)), probes=(sound(chat)[0], blind))
-    text = page(alice, here(chat))
+def test_probes_that_fail_their_control_are_said_to_prove_nothing(alice, shared, node, personas):
+    blind = probe(shared, ProbeKind.WITHIN, *alike())
+    node.tell(replica("rep_1", shared, load(personas.acme, 1)), probes=(sound(shared)[0], blind))
+    text = page(alice, here(shared))
     assert "The probes fail their own control, so they prove nothing." in text
     assert badges(text) == ["Kept", "Kept", "Proves nothing"]
     assert "What they say of other tenants counts for nothing until they do." in text
@@ -122,7 +122,10 @@ def test_a_broken_promise_is_named_before_all_else(alice, chat, node, personas):
 
 
 def test_who_is_alone_on_a_deployment_is_told_that_nobody_shares_its_batches(alice, signed_in, chat):
-    assert "its batches hold your requests alone" in page(alice, here(chat))
+    text = page(alice, here(chat))
+    assert "its batches hold your requests alone" in text
+    assert "nobody could look" in text
+    assert text.count("No probe runs while one tenant alone may call it.") == 2
     set_grant(actor=PLATFORM, deployment_id=chat.id, grantee_slug="evil", share=Share())
     assert "its batches hold your requests alone" not in page(alice, here(chat))
     assert "its batches hold your requests alone" not in page(signed_in("mallory"), here(chat, "evil"))

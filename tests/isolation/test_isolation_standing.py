@@ -25,7 +25,7 @@ def findings(across=None, control=None, **fields) -> dict[ProbeKind, Finding]:
 
 
 def judged(reading: Reading = Reading(), seen_at=NOW, found=None) -> Judgement:  # noqa: B008 - it is frozen
-    return judge(reading, seen_at, findings() if found is None else found, NOW)
+    return judge(reading, seen_at, findings() if found is None else found, now=NOW)
 
 
 def shifted(part: float):
@@ -85,3 +85,7 @@ def test_without_a_recent_word_nothing_is_kept(seen_at, standing):
 def test_what_is_worst_is_said_first():
     assert Judgement(Standing.STALE, Standing.BROKEN, Standing.BLIND).worst is Standing.BROKEN
     assert Judgement(Standing.KEPT, Standing.UNMEASURED, Standing.FEW).worst is Standing.FEW
+
+
+def test_who_is_alone_needs_no_probe():
+    assert judge(Reading(), NOW, {}, now=NOW, is_alone=True).worst is Standing.KEPT
