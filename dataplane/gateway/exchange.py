@@ -136,6 +136,11 @@ class Exchange:
         self._scissors: asyncio.Timeout | None = None
         self._over = False
 
+    @property
+    def pace_ms(self) -> int:
+        """The time between two pieces of its answer, by the caller's grant; 0 is as they come."""
+        return self.deployment.grants[self.caller.tenant.id].pace_ms
+
     def _of(self, arm: Arm) -> Wanted:
         return Wanted(
             deployment_id=self.deployment.id,

@@ -84,7 +84,10 @@ class Proxy:
 
     async def _relay(self, exchange: Exchange, attempt: Attempt, socket: str, reply: Reply) -> None:
         told = self._trusted_headers(exchange, attempt)
-        upstream = await Upstream.open(socket, exchange.endpoint, told, exchange.intake.body, self._silence_s)
+        silence_s = self._silence_s
+        if not exchange.intake.stream:  # a paced answer says nothing before its last tick
+            silence_s += exchange.wanted.tokens * exchange.pace_ms / 1000
+        upstream = await Upstream.open(socket, exchange.endpoint, told, exchange.intake.body, silence_s)
         try:
             if upstream.status != _OK:
                 await self._relay_error(exchange, attempt, upstream, reply)
@@ -108,7 +111,7 @@ class Proxy:
             (headers.ARM, exchange.arm.name),
             (headers.METER, "1"),
             (headers.QUEUE_WAIT_S, f"{self._queue_wait_s if asked_s is None else asked_s:.3f}"),
-            (headers.PACE_MS, str(exchange.deployment.grants[exchange.caller.tenant.id].pace_ms)),
+            (headers.PACE_MS, str(exchange.pace_ms)),
         ]
         return [*told, (headers.FORCED, "1")] if exchange.forced else told
 

@@ -1,8 +1,10 @@
+import asyncio
 import json
+from contextlib import suppress
 
 import msgspec
 import pytest
-from fake_replica import DONE, answer, pieces, refuses, token_event
+from fake_replica import DONE, Call, answer, pieces, refuses, token_event
 from gateway_harness import BODY, error_of, events, gateway
 from gateway_world import CONTEXT_TOKENS, World
 
@@ -79,6 +81,22 @@ async def test_a_replica_is_told_the_grants_pace_and_never_the_callers(world: Wo
         seen = g.replicas[0].calls[0].headers
         assert seen[headers.PACE_MS] == "40"
         assert headers.PROBE not in seen
+
+
+async def test_a_paced_answer_that_is_not_streamed_may_be_silent_until_its_last_tick(
+    world: World, home, clean_redis
+) -> None:
+    async def comes_late(call: Call) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await call.gone.wait()
+        await call.whole(200, answer(3))
+
+    paced = {"ten_acme": Share(pace_ms=1000)}
+    world.deployments["chat"] = msgspec.structs.replace(world.deployments["chat"], grants=paced)
+    async with gateway(world, home, clean_redis, silent_replica_s=0.05) as g:
+        g.replicas[0].script = comes_late
+        assert (await g.post()).status_code == 200
 
 
 async def test_a_stream_is_billed_by_what_was_delivered(world: World, home, clean_redis) -> None:
