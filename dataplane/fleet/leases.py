@@ -7,8 +7,8 @@ A round takes what each replica said last and answers whom to tell what. Its rul
    more. Who does not answer holds its part until its process is known to be gone.
 2. A part that moves leaves its replica what is in use there. Only where the share itself was lowered below what its
    tenant uses is a running request preempted, and then only once every replica was told to take no more.
-3. Parts follow demand: first what is in use, then a floor, then the requests that go next, then all that wait; the rest
-   is spread evenly. What cannot be met is divided in proportion to what lacks.
+3. Parts follow demand: first what is in use, then a floor, then the requests that go next, then growth, then all that
+   wait; the rest is spread evenly. What cannot be met is divided in proportion to what lacks.
 4. Guarantees that meet on one replica fit its pool, and leave room for its largest request where they can.
 5. Parts that serve well stay: they move for a request that cannot begin, or for more than a small part of the share.
 """
@@ -16,6 +16,7 @@ A round takes what each replica said last and answers whom to tell what. Its rul
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import msgspec
 
@@ -115,6 +116,16 @@ class _Account:
         return leases
 
 
+class _Wants(NamedTuple):
+    """Blocks for what runs; with its next blocks; with the request that goes next; grown, until more comes; for all."""
+
+    owned: int
+    growing: int
+    first: int
+    grown: int
+    everything: int
+
+
 class Leases:
     """The leases of all tenants of one deployment, on the replicas of one version with the same settings.
 
@@ -188,8 +199,8 @@ class Leases:
         told = [account.told_guarantee(tenant_id) for account in movable]
         wants: list[list[int]] = [[], [], []]
         for account, most in zip(movable, held, strict=True):
-            owned, *_, everything = self._wanted(account, tenant_id)
-            _add(wants, min(owned, most), _floor(account, whole, len(movable)), everything)
+            want, floor = self._wanted(account, tenant_id), _floor(account, whole, len(movable))
+            _add(wants, min(want.owned, most), floor, want.everything)
         elsewhere = sum(account.held_guarantee(tenant_id) for account in self._fixed())
         may_cut = self._may_cut(movable, whole - elsewhere, told, held)
         return Row(max(0, whole - elsewhere), told, held, wants, 1, may_cut)
@@ -206,26 +217,22 @@ class Leases:
     def _cap_row(self, tenant_id: str, whole: int, movable: list[_Account]) -> Row:
         held = [account.held_cap(tenant_id, account.seen.pool_blocks) for account in movable]
         told = [account.told_cap(tenant_id, account.seen.pool_blocks) for account in movable]
-        wants: list[list[int]] = [[] for _ in range(_FIRST_IN_LINE + 2)]
+        wants: list[list[int]] = [[] for _ in range(_FIRST_IN_LINE + 3)]
         for account, most in zip(movable, held, strict=True):
-            owned, growing, first, everything = self._wanted(account, tenant_id)
-            floor = _floor(account, whole, len(movable))
-            _add(wants, min(owned, most), min(growing, most), floor, first, everything)
+            want, floor = self._wanted(account, tenant_id), _floor(account, whole, len(movable))
+            in_use = min(want.owned, most), min(want.growing, most)
+            _add(wants, *in_use, floor, want.first, want.grown, want.everything)
         elsewhere = sum(account.held_cap(tenant_id, whole) for account in self._fixed())
         may_cut = self._may_cut(movable, whole - elsewhere, told, held)
         return Row(max(0, whole - elsewhere), told, held, wants, _FIRST_IN_LINE, may_cut)
 
-    def _wanted(self, account: _Account, tenant_id: str) -> tuple[int, int, int, int]:
-        """Return the blocks for what runs, for its next blocks, for the request that goes next, for all that wait."""
+    def _wanted(self, account: _Account, tenant_id: str) -> _Wants:
         load = account.seen.tenants.get(tenant_id, _NO_LOAD)
         head = blocks_for(load.head_tokens, self._block_size)
-        first = load.owned_blocks + load.num_running * blocks_for(_GROWTH_TOKENS, self._block_size) + head
-        return (
-            load.owned_blocks,
-            load.owned_blocks + load.num_running,
-            first,
-            first + head * max(0, load.num_waiting - 1),
-        )
+        growing = load.owned_blocks + load.num_running
+        grown = load.owned_blocks + load.num_running * blocks_for(_GROWTH_TOKENS, self._block_size) + head
+        everything = grown + head * max(0, load.num_waiting - 1)
+        return _Wants(load.owned_blocks, growing, growing + head, grown, everything)
 
     def _fixed(self) -> list[_Account]:
         """Return those that cannot be told anything yet: they hold what they were given."""

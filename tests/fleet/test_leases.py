@@ -288,7 +288,7 @@ def test_within_four_rounds_every_replica_has_room_for_its_next_request_where_th
         tenant.running = min(tenant.owned, 1)
         tenant.head, tenant.waiting = (head, waiting) if waiting and head else (0, 0)
     firsts = [
-        min(POOL, tenant.owned + GROWTH_BLOCKS * tenant.running + tenant.head)
+        min(POOL, tenant.owned + tenant.running + tenant.head)
         for tenant in (replica.tenants["acme"] for replica in replicas)
     ]
     rounds(leases, grants, replicas, 4)
