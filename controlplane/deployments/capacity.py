@@ -1,6 +1,6 @@
 """Whether a replica fits a device, and what its tenants are promised its KV pool. Pure, by the planner's arithmetic.
 
-The fleet gives each of n replicas an n-th of every share, so what is promised must fit at the smallest number of
+The fleet divides every share over the replicas, so even parts of what is promised must fit the smallest number of
 replicas that the deployment may have.
 """
 
