@@ -47,7 +47,7 @@ soak: test-setup model  ## the long versions of races, fuzzing, faults, uploads 
 	@$(RUN) -m pytest -q -m slow tests/api tests/contracts tests/gateway
 	@$(RUN) -m pytest -q -m slow tests/engine
 	@$(RUN) -m pytest -q -m slow tests/kernels tests/model tests/worker
-	@$(RUN) -m pytest -q -m slow tests/e2e
+	@$(RUN) -m pytest -q -m slow tests/e2e tests/isolation
 	@$(RUN) -m pytest -q -m slow tests/faults
 	@$(RUN) -m pytest -q -m slow tests/journeys
 

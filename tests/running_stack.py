@@ -34,6 +34,7 @@ class RunningStack:
             **{name: value for name, value in os.environ.items() if not name.startswith(("PAGODA_", "DJANGO_"))},
             "PAGODA_HOME": str(home),
             "PAGODA_MODEL_DIR": str(MODEL_DIR),
+            "PAGODA_PROBE_SHARE": "0",  # a test that counts an engine's steps is to count its own
             **{f"PAGODA_{name.upper()}_PORT": str(port) for name, port in self._ports.items()},
             **environment,
         }
