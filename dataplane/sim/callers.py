@@ -85,7 +85,14 @@ class Request:
         """Send one; False if it is refused."""
         draw = site.draw(name or tenant_id)
         prompt_tokens, output_tokens = _size(self.prompt, draw), _size(self.output, draw)
-        return site.submit(tenant_id, prompt_tokens, output_tokens, common_tokens=self.common_tokens, called_s=called_s)
+        return site.submit(
+            tenant_id,
+            prompt_tokens,
+            output_tokens,
+            name=name or tenant_id,
+            common_tokens=self.common_tokens,
+            called_s=called_s,
+        )
 
 
 class Arrivals:

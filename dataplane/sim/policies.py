@@ -33,10 +33,11 @@ class FirstCome(FairQueue):
         """Let nobody pass."""
         return _closed(super().block(tenant, needed_tokens))
 
-    def requeue(self, sequence: Sequence, *, behind: bool = False) -> None:
-        """Put a preempted request back; its tenant comes earlier in the line for it."""
-        super().requeue(sequence, behind=behind)
-        self._rejoin(sequence.tenant)
+    def refresh(self, tenant: TenantQueue) -> None:
+        """Look again; one that was preempted came before the head that was."""
+        super().refresh(tenant)
+        if tenant.head is not None and tenant.head.num_preemptions:
+            self._rejoin(tenant)
 
     def note_long(self, sequence: Sequence) -> None:
         """Let it run: there are no turns within a tenant either."""

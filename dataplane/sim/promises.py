@@ -57,7 +57,7 @@ def even_shares(*names: str, within: float = 0.05) -> Promise:
     def farthest(trial: Trial) -> float:
         accounts = [trial.outcome.tenants[name] for name in names]
         services = [account.service_units / account.weight for account in accounts]
-        return max(abs(service / fmean(services) - 1) for service in services)
+        return max(abs(_ratio(service, fmean(services)) - 1) for service in services)
 
     return Promise("shares by weight", within, farthest)
 
@@ -79,7 +79,7 @@ def throughput() -> Promise:
     return Promise(
         "throughput of first-come",
         0.97,
-        lambda trial: trial.outcome.units_per_s / trial.first_come.units_per_s,
+        lambda trial: _ratio(trial.outcome.units_per_s, trial.first_come.units_per_s),
         at_least=True,
     )
 
@@ -89,7 +89,7 @@ def first_tokens(*victims: str) -> Promise:
 
     def slowdown(trial: Trial) -> float:
         alone = trial.outcome if trial.alone is None else trial.alone
-        return trial.outcome.ttft_s(victims, 0.95) / alone.ttft_s(victims, 0.95)
+        return _ratio(trial.outcome.ttft_s(victims, 0.95), alone.ttft_s(victims, 0.95))
 
     return Promise("first tokens of victims", 1.5, slowdown)
 
@@ -125,7 +125,7 @@ def responses(name: str) -> Promise:
     def slowdown(trial: Trial) -> float:
         seconds = trial.outcome.tenants[name].responses_s(trial.outcome.span_s)
         alone = trial.outcome if trial.alone is None else trial.alone
-        return quantile(seconds, 0.99) / quantile(alone.tenants[name].responses_s(alone.span_s), 0.99)
+        return _ratio(quantile(seconds, 0.99), quantile(alone.tenants[name].responses_s(alone.span_s), 0.99))
 
     return Promise(f"answers of {name}", 1.5, slowdown)
 
@@ -133,3 +133,8 @@ def responses(name: str) -> Promise:
 def guarantees() -> Promise:
     """Nobody within its guarantee is preempted for the memory of another."""
     return Promise("guarantees", 0, lambda trial: trial.outcome.within_guarantee)
+
+
+def _ratio(value: float, to: float) -> float:
+    """Return how much one is of the other; of nothing, nothing is as much."""
+    return value / to if to else 1.0

@@ -14,7 +14,7 @@ from dataplane.sim.policies import (
     WITHOUT_CREDIT,
     Policy,
 )
-from dataplane.sim.promises import front, gap, recompute, share, throughput
+from dataplane.sim.promises import front, gap, recompute, share, throughput, what_it_asks
 from dataplane.sim.scenario import Scenario
 from dataplane.sim.scenarios import Scale, abort_storm
 
@@ -62,11 +62,13 @@ def blocked_head(scale: Scale) -> Scenario:
         "one tenant's prompts need half of the pool, two others fill it with middling ones",
         4000,
         lambda seconds: [
-            Backlog("long", Request(25, 50), depth=12),
-            Backlog("short", Request(25, 12), depth=12),
-            Backlog("large", Request(300, 8), depth=2),
+            Backlog("long", Request(16, 100), depth=12),
+            Backlog("short", Request(16, 40), depth=12),
+            Backlog("large", Request(500, 8), depth=2),
         ],
-        [gap(), front("large", 400), share("large", 0.1), throughput()],
+        [gap(), front("large", 600), share("large", 0.1), throughput()],
+        num_blocks=120,
+        max_num_seqs=16,
     )
 
 
@@ -77,10 +79,10 @@ def giant_borrower(scale: Scale) -> Scenario:
         "one request holds most of the pool, borrowed; a tenant with a guarantee asks for its own again and again",
         3000,
         lambda seconds: [
-            OneAtATime("giant", Request(300, 200)),
-            Backlog("guaranteed", Request(200, 8), depth=2),
+            OneAtATime("giant", Request(300, 100)),
+            Arrivals("guaranteed", Request(300, 4), evenly(lambda _: 40 / seconds, seconds)),
         ],
-        [recompute(), front("guaranteed", 250)],
+        [recompute(), front("guaranteed", 250), what_it_asks("guaranteed")],
         shares={"guaranteed": Share(guarantee_tokens=320)},
     )
 

@@ -125,11 +125,11 @@ def tiny_and_huge(scale: Scale) -> Scenario:
 
 def churn(scale: Scale) -> Scenario:
     """A thousand strangers."""
-    interval_s = 3.2 * tick_s(scale.costs)
+    interval_s = 5 * tick_s(scale.costs)
     return scale.scenario(
         "churn of 1,000 tenants",
         "a thousand strangers come one after another, beside a tenant of large requests",
-        3200,
+        5000,
         lambda seconds: [Newcomers(Request(16, 16), interval_s), Backlog("large", Request(200, 50), depth=1)],
         [front("large", 200), forgets(50), throughput()],
     )
@@ -228,11 +228,11 @@ def odd_prompts(scale: Scale) -> Scenario:
         "a tenant's prompts are cached, now and then one is not: it must not wait for all others",
         1500,
         lambda seconds: [
-            Backlog("mixed", Request(121, 8, common_tokens=120), depth=32),
-            Arrivals("mixed", Request(40, 8), evenly(lambda _: 20 / seconds, seconds)),
+            Backlog("mixed", Request(121, 8, common_tokens=120), depth=16),
+            Arrivals("mixed", Request(40, 8), evenly(lambda _: 8 / seconds, seconds)),
             Backlog("other", Request(60, 24)),
         ],
-        [first_token("mixed", scale.seconds(500)), even_shares("mixed", "other", within=0.1), gap()],
+        [first_token("mixed", 250 * tick_s(scale.costs)), even_shares("mixed", "other", within=0.1), gap()],
         num_blocks=120,
         prefix_cache=True,
     )
@@ -257,7 +257,7 @@ def short_and_long(scale: Scale) -> Scenario:
 
 def essays(scale: Scale) -> Scenario:
     """Long answers among a tenant's own short ones."""
-    request_s = 14 * tick_s(scale.costs)
+    request_s = 5 * tick_s(scale.costs)
 
     def callers(seed: int) -> list[Caller]:
         times_s = list(poisson(1 / request_s, seconds, drawer(seed, "calls")))

@@ -138,7 +138,9 @@ class Sharing:
 
     def draw(self, name: str) -> Random:
         """See :class:`dataplane.sim.callers.Site`."""
-        return self._draws.setdefault(name, drawer(self._seed, name))
+        if name not in self._draws:
+            self._draws[name] = drawer(self._seed, name)
+        return self._draws[name]
 
     def submit(
         self,
