@@ -24,3 +24,9 @@ def test_reports_of_several_replicas_are_one_verdict() -> None:
 def test_a_report_comes_through_as_it_was() -> None:
     sent = report([0.01, 0.02], [0.01])
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=ProbeReport) == sent
+
+
+def test_a_made_up_tenant_is_promised_nothing_and_can_take_little() -> None:
+    for share in probes.TENANTS.values():
+        assert (share.guarantee_tokens, share.weight) == (0, 1)
+        assert share.cap_tokens is not None
