@@ -181,7 +181,9 @@ class FairQueue:
         return True
 
     def _lift(self, tenant: TenantQueue) -> None:
-        tenant.counter = max(tenant.counter, self.virtual_time)
+        # A little of what it was behind is left to it: who asks for less than its part, now more and now less, would
+        # else wait as long as who asks for more.
+        tenant.counter = max(tenant.counter, self.virtual_time - self._config.return_credit_units)
 
     def _renew_head(self, tenant: TenantQueue) -> None:
         if tenant.head is None and tenant.num_waiting:
@@ -210,9 +212,9 @@ class FairQueue:
     def refresh(self, tenant: TenantQueue) -> None:
         """Look again whether ``tenant`` is eligible. To be called on every event that may change it.
 
-        On every change from not eligible to eligible the counter is lifted to the virtual time: nobody saves up turns
-        while away. It must be done event by event; a sample per step misses a head that left and one that came within
-        the step, and the credit it leaves is unbounded.
+        On every change from not eligible to eligible the counter is lifted to the virtual time, but for a credit of a
+        few steps: nobody saves up turns while away. It must be done event by event; a sample per step misses a head
+        that left and one that came within the step, and the credit it leaves is unbounded.
         """
         eligible = tenant.head is not None and self._passes_cap(tenant.head)
         if eligible != tenant.eligible:
@@ -292,7 +294,8 @@ class FairQueue:
         """Return how far the counter of ``tenant`` may be ahead of others in line (argued in docs/fairness.md)."""
         config = self._config
         growth_units = config.cap_units(tenant.budget.cap_blocks) / tenant.budget.weight
-        return growth_units + config.step_units + config.reclaim_gap_units + self._debt_units
+        slack_units = config.reclaim_gap_units + config.return_credit_units + self._debt_units
+        return growth_units + config.step_units + slack_units
 
     def watch(self, pending: Mapping[str, float]) -> None:
         """See who is ahead of whom before a step: ``pending`` is what it will charge, by tenant id."""

@@ -21,7 +21,7 @@ class Bench:
     def __init__(self, **settings: Any) -> None:
         self.capped: set[str] = set()
         self.cached: dict[str, int] = {}
-        self.config = EngineConfig(num_blocks=100, **settings)
+        self.config = EngineConfig(**{"num_blocks": 100, "return_credit_steps": 0} | settings)
         self.queue = FairQueue(
             self.config,
             lambda sequence: sequence.tenant.id not in self.capped,
@@ -118,6 +118,21 @@ def test_a_blocked_head_stands_outside_the_virtual_time_and_keeps_no_credit_from
     assert bench.queue.virtual_time == 25
     bench.queue.admit(blocked)
     assert blocked.tenant.counter == 25
+
+
+def test_who_comes_back_keeps_a_few_steps_of_what_it_was_behind_and_no_more() -> None:
+    bench = Bench(return_credit_steps=2, step_token_budget=32)
+    near, far = bench.enqueue("near"), bench.enqueue("far")
+    bench.queue.charge(near.tenant, 70)
+    bench.queue.withdraw(near)
+    bench.queue.withdraw(far)
+    bench.enqueue("busy")
+    bench.serve("busy", 100)
+    bench.queue.advance()
+    for tenant_id in ("near", "far"):
+        bench.enqueue(tenant_id)
+    assert bench.tenant("near").counter == 70
+    assert bench.tenant("far").counter == 100 - 2 * 32
 
 
 def test_others_pass_a_blocked_head_up_to_one_line_for_all() -> None:
