@@ -156,6 +156,7 @@ def staggered(slots: int) -> float:
         max_num_seqs=slots,
         step_token_budget=32,
         max_model_len=2000,
+        return_credit_steps=0,
     )
     i, j = simulation.driver.tenant("i"), simulation.driver.tenant("j")
     for number in range(slots):
