@@ -246,3 +246,8 @@ EVERYBODY_PASSES = Policy("everybody passes a blocked head", EverybodyPasses)
 WITHOUT_CREDIT = Policy("reclaims without credit", settings={"reclaim_recompute_share": 1e6})
 NEVER_RECLAIMS = Policy("never reclaims", settings={"reclaim_recompute_share": 0.0})
 PASSED_AT_THE_CAP = Policy("others of a tenant pass its capped head", PassedAtTheCap)
+
+
+def returning_with(steps: int) -> Policy:
+    """Return the engine's rule with another credit for who comes back."""
+    return Policy(f"returns with {steps} steps", settings={"return_credit_steps": steps})

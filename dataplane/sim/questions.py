@@ -12,11 +12,13 @@ from dataplane.sim.policies import (
     OURS,
     PASSED_AT_THE_CAP,
     WITHOUT_CREDIT,
+    WITHOUT_LIFT,
     Policy,
+    returning_with,
 )
 from dataplane.sim.promises import front, gap, recompute, share, throughput, what_it_asks
 from dataplane.sim.scenario import Scenario
-from dataplane.sim.scenarios import Scale, abort_storm
+from dataplane.sim.scenarios import Scale, abort_storm, flood
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Question:
 def questions(scale: Scale) -> list[Question]:
     """Return all of them."""
     passing = (OURS, NOBODY_PASSES, EVERYBODY_PASSES)
+    returns = (OURS, *(returning_with(steps) for steps in (0, 2, 4, 16)), WITHOUT_LIFT)
     return [
         Question("How long may others pass a head that found no memory?", blocked_head(scale), passing),
         Question(
@@ -49,6 +52,8 @@ def questions(scale: Scale) -> list[Question]:
             giant_borrower(scale),
             (OURS, WITHOUT_CREDIT, NEVER_RECLAIMS),
         ),
+        Question("What may a tenant keep of its turns that was away for a moment?", flood(scale), returns),
+        Question("And where it waits for a slot?", flood(scale, request=Request((16, 56), (8, 24))), returns),
         Question(
             "May a tenant's own requests pass one that its cap stops?", capped_head(scale), (OURS, PASSED_AT_THE_CAP)
         ),

@@ -43,6 +43,8 @@ from dataplane.sim.sharing import Setup
 _PREFILL = Request(48, 8)
 """What gives a tenant much service in little time."""
 _CHAT = Request((8, 48), (4, 24))
+_RETRIEVAL = Request((40, 120), (4, 12))
+_FLOODED_TOKENS = 1280
 
 
 @dataclass(frozen=True)
@@ -333,12 +335,13 @@ def slots_full(scale: Scale) -> Scenario:
     )
 
 
-def flood(scale: Scale, times: float = 10.0) -> Scenario:
-    """One at ten times its share, three at 0.8 of theirs."""
-    request, settings = Request((40, 120), (4, 12)), {"num_blocks": 300, "max_num_seqs": 16}
+def flood(scale: Scale, times: float = 10.0, request: Request = _RETRIEVAL) -> Scenario:
+    """One at so many times its share, three at 0.8 of theirs; each may have half of the pool and is sure of a fifth."""
+    settings = {"num_blocks": _FLOODED_TOKENS // 8, "max_num_seqs": 16}
     per_s = capacity(request, scale.costs, **settings)
     seconds = scale.seconds(3000)
     victims = ("alice", "bob", "carol")
+    share_of_pool = Share(guarantee_tokens=_FLOODED_TOKENS // 5, cap_tokens=_FLOODED_TOKENS // 2)
 
     def callers(seed: int) -> list[Caller]:
         calls: list[Caller] = [
@@ -349,8 +352,8 @@ def flood(scale: Scale, times: float = 10.0) -> Scenario:
 
     return Scenario(
         "flood",
-        "four tenants: three send 0.8 of their share, the last ten times its own",
-        Setup(callers, seconds, settings=settings),
+        f"four tenants: three send 0.8 of their share, the last {times:g} times its own",
+        Setup(callers, seconds, dict.fromkeys((*victims, "flood"), share_of_pool), settings),
         [first_tokens(*victims), *(what_it_asks(name) for name in victims), gap(), throughput()],
         victims,
     )

@@ -176,7 +176,7 @@ class Sharing:
     def num_waiting(self, tenant_id: str) -> int:
         """See :class:`dataplane.sim.callers.Site`."""
         tenant = self._queue.tenants.get(tenant_id)
-        return len(tenant.waiting) if tenant else 0
+        return tenant.num_waiting if tenant else 0
 
     def num_running(self, tenant_id: str) -> int:
         """See :class:`dataplane.sim.callers.Site`."""
