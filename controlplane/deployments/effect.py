@@ -1,6 +1,7 @@
 """What a share would do, before it is set. Pure: numbers of one moment, from what is granted and what replicas hold.
 
-The fleet divides shares among replicas by demand, so figures of one replica are those of an equal part.
+The fleet divides shares among replicas by demand, so figures of one replica are those of an equal part;
+what a tenant may hold in all follows from the share as a whole.
 """
 
 from collections.abc import Mapping
@@ -47,6 +48,7 @@ class Effect:
         replicas: how many divide the share.
         guarantee_blocks: the guarantee's equal part on a replica.
         cap_blocks: the cap's; of the whole pool where there is none.
+        limit_tokens: the cap of all replicas together.
         block_size: tokens of a block.
         guaranteed_tokens: all tenants' guarantees together, this one included.
         pool_tokens: what they are checked against.
@@ -64,6 +66,7 @@ class Effect:
     replicas: int
     guarantee_blocks: int
     cap_blocks: int
+    limit_tokens: int
     block_size: int
     guaranteed_tokens: int
     pool_tokens: int
@@ -120,24 +123,26 @@ def effect(
     after = {**shares, tenant: share}
     guaranteed_blocks = memory.promised_blocks(after, size, pool.min_replicas)
     room_blocks = pool.blocks - memory.promised_blocks(after, size, pool.replicas)
-    cap_blocks = pool.blocks
+    limit_blocks = pool.blocks * pool.replicas
     if share.cap_tokens is not None:
-        cap_blocks = min(pool.blocks, _parts(_parts(share.cap_tokens, pool.replicas), size))
+        limit_blocks = min(limit_blocks, _parts(share.cap_tokens, size))
+    limit_tokens = limit_blocks * size
     largest_tokens = min(pool.longest_tokens, pool.blocks * size)
     mine = held.get(tenant, Held())
-    over_used_tokens = max(0, mine.used_tokens - cap_blocks * size * pool.replicas)
+    over_used_tokens = max(0, mine.used_tokens - limit_tokens)
     return Effect(
         refusal=refusal,
         replicas=pool.replicas,
         guarantee_blocks=_parts(_parts(share.guarantee_tokens, pool.replicas), size),
-        cap_blocks=cap_blocks,
+        cap_blocks=_parts(limit_blocks, pool.replicas),
+        limit_tokens=limit_tokens,
         block_size=size,
         guaranteed_tokens=guaranteed_blocks * size * pool.min_replicas,
         pool_tokens=pool.blocks * size * pool.min_replicas,
         room_tokens=max(0, room_blocks) * size,
         largest_tokens=largest_tokens,
-        own_largest_tokens=min(largest_tokens, cap_blocks * size),
-        over_tokens=max(0, mine.used_tokens + mine.cached_tokens - cap_blocks * size * pool.replicas),
+        own_largest_tokens=min(largest_tokens, limit_tokens),
+        over_tokens=max(0, mine.used_tokens + mine.cached_tokens - limit_tokens),
         over_used_tokens=over_used_tokens,
         # Requests may share blocks, so the newest one's end can give nothing: all of them are the bound.
         preempted_at_most=mine.num_running if over_used_tokens else 0,
