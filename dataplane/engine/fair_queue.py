@@ -111,7 +111,8 @@ class FairQueue:
         self._stop(sequence)
         self.num_waiting += 1
         if aside:
-            tenant.aside_passes *= bool(tenant.aside)
+            if not tenant.aside:
+                tenant.aside_since_units = tenant.figures.served_units
             tenant.aside[sequence.request_id] = sequence
         else:
             tenant.waiting[sequence.request_id] = sequence
@@ -129,7 +130,6 @@ class FairQueue:
             # While memory blocked it, it stood outside the virtual time; that must not become credit.
             self._lift(tenant)
         tenant.front_passes += 1  # back to 0 if it was the front itself
-        tenant.aside_passes += 1
         tenant.running[sequence.request_id] = sequence
         self.busy[tenant.id] = tenant
         self.withdraw(sequence)
@@ -138,7 +138,7 @@ class FairQueue:
         """Take a waiting request out of the line."""
         tenant = sequence.tenant
         if tenant.aside.pop(sequence.request_id, None) is not None:
-            tenant.aside_passes = 0
+            tenant.aside_since_units = tenant.figures.served_units
         else:
             if next(iter(tenant.waiting)) == sequence.request_id:
                 tenant.front_passes = 0
@@ -194,7 +194,7 @@ class FairQueue:
         """Return the longest cached prefix among the first few, unless the very first was passed often enough.
 
         A window of fixed size, so that the cost of a step does not grow with the queue. What made room for others goes
-        on when nothing else waits, or was passed often enough since one of its kind went on.
+        on when nothing else waits, or when its part of the tenant's service is due.
         """
         if tenant.aside and (not tenant.waiting or self._is_aside_due(tenant)):
             return next(iter(tenant.aside.values()))
@@ -205,7 +205,10 @@ class FairQueue:
         return max(window, key=self._cached_blocks)
 
     def _is_aside_due(self, tenant: TenantQueue) -> bool:
-        return tenant.aside_passes >= self._config.long_max_passes
+        """Say whether the first that is aside has waited for its part of the tenant's service, while others went on."""
+        front = next(iter(tenant.aside.values()))
+        turn_units = self._config.output_weight * max(tenant.usual_output_tokens, front.num_tokens)
+        return self._config.long_share * (tenant.figures.served_units - tenant.aside_since_units) >= turn_units
 
     # counters
 

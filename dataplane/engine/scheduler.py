@@ -5,7 +5,6 @@ admissions together, least served tenant first. With work pending a step always 
 engine has refused with a reason; nothing here can stall.
 """
 
-from collections import Counter
 from collections.abc import Callable
 
 from dataplane.contracts import probes
@@ -282,7 +281,7 @@ class Scheduler:
         """
         if full and not self.queue.is_turn(head.tenant):
             return None
-        shortfall_blocks, let_go = self._shortfall_blocks(head, need, step), _kept(need)
+        shortfall_blocks, let_go = self._shortfall_blocks(head, need, step), need.kept()
         victims: list[Sequence] = []
         for sequence in head.tenant.making_room():
             victims.append(sequence)
@@ -359,7 +358,7 @@ class Scheduler:
         if self._config.blocks_for(sequence.num_tokens) <= room_blocks:
             return True
         need = self._need(sequence)
-        let_go = _kept(need)
+        let_go = need.kept()
         own_blocks = sum(freed_blocks(long, let_go) for long in sequence.tenant.making_room())
         return need.owned_blocks <= room_blocks + own_blocks
 
@@ -372,13 +371,14 @@ class Scheduler:
     def _turn_end(self, sequence: Sequence) -> int:
         """Return with how many tokens a sequence that is admitted now has had its turn among its tenant's own.
 
-        A long one that comes back has as many as are usual, and no fewer than it computes again: at least half of what
-        its tenant pays for it goes into its answer.
+        A long one that goes on has as many as are usual, and no fewer than cost what it computes again: at least half
+        of what its tenant pays for it goes into its answer.
         """
         usual = sequence.tenant.usual_output_tokens
         again_tokens = sequence.num_tokens - sequence.prefix_tokens if sequence.num_preemptions else 0
+        worth_tokens = again_tokens * self._config.input_weight / self._config.output_weight
         first_turn = sequence.num_prompt_tokens + self._config.long_output_factor * usual
-        return int(max(first_turn, sequence.num_tokens + max(usual, again_tokens)))
+        return int(max(first_turn, sequence.num_tokens + max(usual, worth_tokens)))
 
     def _again_units(self, sequence: Sequence, end: int) -> float:
         """Return what recompute up to position ``end`` costs: nothing, unless it made room for its tenant's own."""
@@ -394,8 +394,3 @@ class Scheduler:
         unpaid = max(0, min(end, sequence.num_prompt_tokens) - sequence.charged_tokens)
         cached = min(unpaid, max(0, sequence.prefix_tokens - sequence.charged_tokens))
         return self._config.cached_weight * cached + self._config.input_weight * (unpaid - cached)
-
-
-def _kept(need: Need) -> Counter[int]:
-    """Return how often blocks are let go of, for :func:`freed_blocks`: those that a head will share are not freed."""
-    return Counter({block.id: -1 for block in need.hits})

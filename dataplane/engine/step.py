@@ -1,5 +1,6 @@
 """A step while it is filled: what it computes, what it may still spend, and whose turn comes next."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -61,6 +62,10 @@ class Need:
     def owned_blocks(self) -> int:
         """By how much the tenant's owned blocks grow."""
         return self.new_blocks + self.revived_blocks
+
+    def kept(self) -> Counter[int]:
+        """Return a count of holds let go of in which its hits stay held: what the sequence shares is not freed."""
+        return Counter({block.id: -1 for block in self.hits})
 
 
 class Turns:

@@ -63,7 +63,7 @@ class TenantQueue:
         since: number of the dispatch before it came.
         last_dispatch: number of its last dispatch: ties go to whoever waited longest.
         front_passes: how often the front of the line was passed by a longer cached prefix.
-        aside_passes: how often what is aside was passed since one of it went on.
+        aside_since_units: what the tenant was served when one of those last went on, or the first came.
         waits: for how long which cause has held the line.
         figures: what it has been through.
         in_line_since: since when it is eligible and memory does not block it, as a mark of :class:`Leads`.
@@ -71,7 +71,7 @@ class TenantQueue:
 
     __slots__ = (
         "aside",
-        "aside_passes",
+        "aside_since_units",
         "budget",
         "counter",
         "eligible",
@@ -105,7 +105,7 @@ class TenantQueue:
         self.since = since
         self.last_dispatch = 0
         self.front_passes = 0
-        self.aside_passes = 0
+        self.aside_since_units = 0.0
         self.waits = WaitAccount()
         self.figures = TenantFigures()
         self.in_line_since = 0
