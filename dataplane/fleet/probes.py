@@ -29,7 +29,7 @@ _TIMEOUT_S = 10.0
 _TOKENS = ("prompt_tokens", "cached_tokens")
 
 
-class _CannotProbeError(Exception):
+class CannotProbe(Exception):
     """The sentence says why."""
 
 
@@ -57,18 +57,18 @@ async def of_worker(socket: Path, samples: int) -> tuple[ProbeReport, ...]:
     """Probe the worker behind ``socket`` until each sample has so many times.
 
     Raises:
-        _CannotProbeError: it has no model, or one that cannot be probed.
+        CannotProbe: it has no model, or one that cannot be probed.
         httpx.HTTPError: nothing answers there.
     """
     transport = httpx.AsyncHTTPTransport(uds=str(socket))
     async with httpx.AsyncClient(transport=transport, base_url="http://worker", timeout=_TIMEOUT_S) as client:
         models = (await client.get("/v1/models")).json()["data"]
     if not models:
-        raise _CannotProbeError("the worker has no model yet")
+        raise CannotProbe("the worker has no model yet")
     prober = Prober(lambda: [Target("worker", socket, models[0]["id"])], share=0)
     prober.order(samples)
     if not await prober.finish():
-        raise _CannotProbeError("the worker's model cannot be probed; the log says why")
+        raise CannotProbe("the worker's model cannot be probed; the log says why")
     return prober.reports()
 
 
@@ -76,14 +76,14 @@ async def of_fleet(url: str, secret: str, samples: int) -> tuple[ProbeReport, ..
     """Have a fleet probe what several tenants share; return what it has found when that is done.
 
     Raises:
-        _CannotProbeError: the fleet refuses.
+        CannotProbe: the fleet refuses.
         httpx.HTTPError: it does not answer.
     """
     head = {"authorization": authorization(secret)}
     async with httpx.AsyncClient(base_url=url, headers=head, timeout=_TIMEOUT_S, trust_env=False) as client:
         answer = await client.post("/probes", content=msgspec.json.encode(ProbeOrder(samples)))
         if answer.is_client_error:
-            raise _CannotProbeError(answer.json()["error"]["message"])
+            raise CannotProbe(answer.json()["error"]["message"])
         while True:
             answer = (await client.get("/probes")).raise_for_status()
             progress = msgspec.json.decode(answer.content, type=ProbeProgress)
@@ -107,7 +107,7 @@ def main() -> int:
             reports = asyncio.run(of_fleet(*fleet, arguments.n))
     except KeyError as error:
         parser.error(f"give --socket, or set {error.args[0]}")
-    except (_CannotProbeError, httpx.HTTPError) as error:
+    except (CannotProbe, httpx.HTTPError) as error:
         sys.stderr.write(f"probes: {error}\n")
         return 1
     print(json.dumps(summary(reports), indent=2))

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import subprocess
@@ -6,14 +7,16 @@ import time
 from pathlib import Path
 
 import msgspec
-from control_double import ControlDouble
+import pytest
+from control_double import SECRET, ControlDouble
 from fleet_harness import FleetProcess, Home, ask, deployment, processes_of, ready, rows
 
 from dataplane.contracts import auc, headers, probes
 from dataplane.contracts import catalog as contract
 from dataplane.contracts.catalog import EngineSettings, Share
-from dataplane.contracts.probes import ProbeKind, ProbeOrder, ProbeProgress, ProbeReport
+from dataplane.contracts.probes import ProbeKind, ProbeReport
 from dataplane.contracts.replica import ReplicaEvent, ReplicaState
+from dataplane.fleet.probes import CannotProbe, of_fleet
 from stack.redis import Redis
 
 S = ReplicaState
@@ -234,19 +237,22 @@ def test_a_second_fleet_on_the_same_folder_or_port_is_refused_with_a_sentence(
 
 
 def test_what_several_tenants_share_is_probed_by_order_and_what_was_found_is_reported(
-    home: Home, fleet: FleetProcess, control: ControlDouble
+    home: Home, fleet: FleetProcess, control: ControlDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dataplane.fleet.probes._LOOK_S", 0.05)
+    url = f"http://127.0.0.1:{fleet.port}"
     for name in ("/probes", "/demand"):
         assert fleet.http.post(name, content=b"{}").json()["error"]["code"] == "invalid_request"
-    order = msgspec.json.encode(ProbeOrder(samples=10))
-    assert fleet.http.post("/probes", content=order).status_code == 404  # nothing is shared yet
+    with pytest.raises(CannotProbe, match="several tenants"):
+        asyncio.run(of_fleet(url, SECRET, 10))
     version, own = home.fake("ver-shared"), home.fake("ver-own")
     shared = deployment("shared", version, grants={"acme": Share(), "evil": Share()})
     fleet.publish(shared, deployment("own", own), versions=[version, own])
     fleet.wait_ready(2)
-    assert fleet.http.post("/probes", content=order).status_code == 202
-    refused = fleet.http.post("/probes", content=msgspec.json.encode(ProbeOrder(samples=0)))
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "samples")
+    with pytest.raises(CannotProbe, match="samples are from 1"):
+        asyncio.run(of_fleet(url, SECRET, 0))
+    told = asyncio.run(of_fleet(url, SECRET, 10))
+    assert {report.kind for report in told} == set(ProbeKind)
 
     def found(kind: ProbeKind) -> ProbeReport | None:
         told = [probe for report in control.reports for probe in report.probes if probe.kind is kind]
@@ -262,8 +268,6 @@ def test_what_several_tenants_share_is_probed_by_order_and_what_was_found_is_rep
     across = found(ProbeKind.ACROSS)
     assert across is not None
     assert (across.replica_id, across.version_id, across.deployment_id) == (row.replica_id, "ver-shared", "dep-shared")
-    progress = msgspec.json.decode(fleet.http.get("/probes").content, type=ProbeProgress)
-    assert (progress.trials_left, {report.kind for report in progress.reports}) == (0, set(ProbeKind))
     first, *others = ask(row, "GET", "/told")["requests"]
     assert headers.PROBE not in first["headers"]  # the generation that made it READY
     assert {call["headers"][headers.PROBE] for call in others} == {"1"}
