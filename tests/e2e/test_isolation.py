@@ -3,6 +3,7 @@
 import re
 
 from playwright.sync_api import expect
+from running_stack import wait_for
 
 
 def test_a_share_says_what_it_does_while_it_is_written_and_enter_sets_nothing(visitor):
@@ -36,3 +37,22 @@ def test_a_tenant_reads_its_own_isolation_in_words_and_figures(visitor, product,
         expect(page.get_by_text("nobody could look")).to_be_visible()
         page.get_by_role("link", name="1 hour").click()
         expect(page.get_by_role("img", name=re.compile("^Most KV tokens held: most at"))).to_be_visible()
+
+
+def test_what_a_tenant_has_cached_is_not_found_any_more_once_it_has_emptied_its_cache(visitor, product, known_client):
+    client = known_client(product.details["api_key"])
+
+    def cached_tokens() -> int:
+        prompt = "A roof for each of its seven floors, and a bell at each corner. " * 4
+        answer = client.completions.create(model=product.details["model"], prompt=prompt, max_tokens=1)
+        return answer.usage.prompt_tokens_details.cached_tokens
+
+    wait_for(cached_tokens, "a prompt that is found in the cache")
+    with visitor.window("user") as page:
+        page.goto("/t/acme/deployments")
+        page.get_by_role("cell").get_by_role("link").first.click()
+        page.get_by_role("link", name="Isolation").click()
+        page.get_by_role("button", name="Empty my cache").click()
+        expect(page.get_by_text("What you have cached of your prompts here is forgotten")).to_be_visible()
+    wait_for(lambda: cached_tokens() == 0, "a prompt of which nothing is found")
+    assert cached_tokens() > 0  # of the call before, under the new salt
