@@ -165,3 +165,21 @@ def test_short_requests_take_at_p99_no_more_than_half_as_long_again_with_essays_
     )
     assert mixed <= 1.5 * alone
     assert without_turns > 1.5 * alone
+
+
+def longest_wait_under_a_cap(**settings: Any) -> int:
+    """Return for how many steps a request waited for room under its tenant's cap, which an essay comes to fill."""
+    sizes = {"num_blocks": 600, "max_num_seqs": 8, "step_token_budget": 256, "max_model_len": 2400}
+    simulation = Simulation({"capped": Share(cap_tokens=2400)}, **sizes, **settings)
+    simulation.driver.tenant("capped").usual_output_tokens = 20
+    simulation.submit("capped", 100, 2200)
+
+    def feed(step: int) -> None:
+        if step % 100 == 99:
+            simulation.submit("capped", 1500, 10)
+
+    return simulation.run(2300, feed).longest_wait["capped"]
+
+
+def test_a_request_under_a_cap_waits_for_half_of_what_an_essay_computes_again_and_not_for_its_end() -> None:
+    assert longest_wait_under_a_cap() <= (100 + 1500) / 2 < 1300 < longest_wait_under_a_cap(long_output_factor=1e9)
