@@ -3,11 +3,16 @@
 import asyncio
 import heapq
 import itertools
+import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+import httpx
 import pytest
+from worker_process import WorkerProcess
 
+from dataplane.contracts import headers
 from dataplane.worker.pace import paced
 
 pytestmark = pytest.mark.anyio
@@ -136,3 +141,26 @@ async def test_who_is_cancelled_while_it_waits_for_a_tick_takes_the_stream_with_
         await reading
     assert batch.ended
     time.end()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_paced_answer_is_the_same_and_takes_its_ticks_whole_or_streamed(worker: WorkerProcess, stream: bool) -> None:
+    body = {"model": "tiny", "prompt": "Once upon", "max_tokens": 6, "temperature": 0, "ignore_eos": True, "n": 2}
+
+    def told(client: httpx.Client, pace_ms: int) -> tuple[list[str], float]:
+        began_s = time.monotonic()
+        fields = {headers.TENANT: "ten_a", headers.PACE_MS: str(pace_ms)}
+        answer = client.post("/v1/completions", json=body | {"stream": stream}, headers=fields)
+        took_s = time.monotonic() - began_s
+        if not stream:
+            return [choice["text"] for choice in answer.json()["choices"]], took_s
+        events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+        assert events.pop() == "[DONE]"
+        choices = [choice for event in events for choice in json.loads(event)["choices"]]
+        return ["".join(choice["text"] for choice in choices if choice["index"] == index) for index in (0, 1)], took_s
+
+    with worker.trusted_client() as client:
+        plain, _ = told(client, 0)
+        paced_texts, took_s = told(client, 50)
+    assert paced_texts == plain
+    assert took_s > 6 * 0.05 - 0.01
