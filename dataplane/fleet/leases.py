@@ -7,8 +7,9 @@ A round takes what each replica said last and answers whom to tell what. Its rul
    more. Who does not answer holds its part until its process is known to be gone.
 2. A part that moves leaves its replica what is in use there. Only where the share itself was lowered below what its
    tenant uses is a running request preempted, and then only once every replica was told to take no more.
-3. Parts follow demand: first what is in use, then a floor, then the requests that go next, then growth, then all that
-   wait; the rest is spread evenly. What cannot be met is divided in proportion to what lacks.
+3. Parts follow demand: first what is in use, then the requests that go next, then a floor, growth, and all that wait;
+   the rest is spread evenly. What cannot be met is divided in proportion to what lacks, but for the requests that go
+   next: half a request's room is of no use, so replicas get theirs one after the other, who waited longest first.
 4. Guarantees that meet on one replica fit its pool, and leave room for its largest request where they can.
 5. Parts that serve well stay: they move for a request that cannot begin, or for more than a small part of the share.
 """
@@ -30,7 +31,7 @@ _GROWTH_TOKENS = 64
 """What a running sequence may add until its part can follow: a round takes half a second, and some do 100 tokens/s."""
 _FLOOR_PART = 4
 """A replica without requests keeps this part of an even share, so that the next one finds room at once."""
-_FIRST_IN_LINE = 3
+_FIRST_IN_LINE = 2
 """Which want of a cap is to be met to the block: with less the next request could not begin."""
 _NO_LOAD = TenantLoad("", 0, 0, 1, 0, 0, 0, 0, 0.0)
 
@@ -116,6 +117,26 @@ class _Account:
         return leases
 
 
+class Turns:
+    """Which replicas lack room for a tenant's next request, and since when."""
+
+    def __init__(self) -> None:
+        self._waits: dict[str, tuple[int, int]] = {}  # since which round, for how many blocks
+        self._rounds = 0
+
+    def round(self, ids: Sequence[str], wants: Sequence[int], caps: Sequence[int]) -> list[int]:
+        """Return the places of ``ids`` in the order of their turns, where each ``wants`` blocks and has ``caps``."""
+        self._rounds += 1
+        waits: dict[str, tuple[int, int]] = {}
+        for id_, want, cap in zip(ids, wants, caps, strict=True):
+            since, blocks = self._waits.get(id_, (self._rounds, want))
+            if cap < want:
+                # Had it once what it waited for, that request had its turn; the next one stands behind the others'.
+                waits[id_] = (self._rounds, want) if cap >= blocks else (since, blocks)
+        self._waits = waits
+        return sorted(range(len(ids)), key=lambda place: waits.get(ids[place], (self._rounds + 1, 0))[0])
+
+
 class _Wants(NamedTuple):
     """Blocks for what runs; with its next blocks; with the request that goes next; grown, until more comes; for all."""
 
@@ -136,6 +157,7 @@ class Leases:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._accounts: dict[str, _Account] = {}
+        self._turns: dict[str, Turns] = {}
         self._number = 0
 
     def begin(self, replica_id: str, grants: Mapping[str, Share], wanted: int) -> dict[str, Lease]:
@@ -164,6 +186,9 @@ class Leases:
         for seen in known:
             self._accounts[seen.replica_id].hear(seen)
         movable = [account for account in self._accounts.values() if account.seen.pool_blocks]
+        if not movable:
+            return {}
+        self._turns = {tenant_id: turns for tenant_id, turns in self._turns.items() if tenant_id in grants}
         guarantees = self._guarantees(grants, movable)
         caps = {tenant_id: self._caps(tenant_id, share, movable) for tenant_id, share in grants.items()}
         messages: dict[str, SetShares] = {}
@@ -197,13 +222,13 @@ class Leases:
     def _guarantee_row(self, tenant_id: str, whole: int, movable: list[_Account]) -> Row:
         held = [account.held_guarantee(tenant_id) for account in movable]
         told = [account.told_guarantee(tenant_id) for account in movable]
-        wants: list[list[int]] = [[], [], []]
+        levels = []
         for account, most in zip(movable, held, strict=True):
             want, floor = self._wanted(account, tenant_id), _floor(account, whole, len(movable))
-            _add(wants, min(want.owned, most), floor, want.everything)
+            levels.append(accumulate((min(want.owned, most), floor, want.everything), max))
         elsewhere = sum(account.held_guarantee(tenant_id) for account in self._fixed())
         may_cut = self._may_cut(movable, whole - elsewhere, told, held)
-        return Row(max(0, whole - elsewhere), told, held, wants, 1, may_cut)
+        return Row(max(0, whole - elsewhere), told, held, list(zip(*levels, strict=True)), 1, may_cut)
 
     def _caps(self, tenant_id: str, share: Share, movable: list[_Account]) -> list[Part] | None:
         whole = self._whole(share)[1]
@@ -217,14 +242,18 @@ class Leases:
     def _cap_row(self, tenant_id: str, whole: int, movable: list[_Account]) -> Row:
         held = [account.held_cap(tenant_id, account.seen.pool_blocks) for account in movable]
         told = [account.told_cap(tenant_id, account.seen.pool_blocks) for account in movable]
-        wants: list[list[int]] = [[] for _ in range(_FIRST_IN_LINE + 3)]
+        levels = []
         for account, most in zip(movable, held, strict=True):
             want, floor = self._wanted(account, tenant_id), _floor(account, whole, len(movable))
             in_use = min(want.owned, most), min(want.growing, most)
-            _add(wants, *in_use, floor, want.first, want.grown, want.everything)
+            levels.append(accumulate((*in_use, want.first, floor, want.grown, want.everything), max))
+        wants = list(zip(*levels, strict=True))
         elsewhere = sum(account.held_cap(tenant_id, whole) for account in self._fixed())
         may_cut = self._may_cut(movable, whole - elsewhere, told, held)
-        return Row(max(0, whole - elsewhere), told, held, wants, _FIRST_IN_LINE, may_cut)
+        ids = [account.seen.replica_id for account in movable]
+        caps = [account.seen.tenants.get(tenant_id, _NO_LOAD).cap_blocks for account in movable]
+        turns = self._turns.setdefault(tenant_id, Turns()).round(ids, wants[_FIRST_IN_LINE], caps)
+        return Row(max(0, whole - elsewhere), told, held, wants, _FIRST_IN_LINE, may_cut, turns)
 
     def _wanted(self, account: _Account, tenant_id: str) -> _Wants:
         load = account.seen.tenants.get(tenant_id, _NO_LOAD)
@@ -250,11 +279,6 @@ class Leases:
 
 def _floor(account: _Account, whole: int, replicas: int) -> int:
     return max(1, whole // (_FLOOR_PART * replicas)) if account.seen.serves else 0
-
-
-def _add(wants: list[list[int]], *most_urgent_first: int) -> None:
-    for level, want in zip(wants, accumulate(most_urgent_first, max), strict=True):
-        level.append(want)
 
 
 def _even_part(whole: int, held: int, wanted: int) -> int:

@@ -18,6 +18,7 @@ class Row:
         wants: what each should hold: lists by urgency, each no less than the one before. The first is what is in use.
         urgent: which of ``wants`` must not be short by a single block.
         may_cut: for each, whether it may be told to give up what is in use.
+        turns: where the urgent wants are of use only whole, the places in the order in which they are met one by one.
     """
 
     total: int
@@ -26,6 +27,7 @@ class Row:
     wants: Sequence[Sequence[int]]
     urgent: int
     may_cut: Sequence[bool]
+    turns: Sequence[int] = ()
 
     def serves_well(self, needed: Sequence[int], target: Sequence[int], spread_to: Sequence[bool]) -> bool:
         """Say whether the parts as told can stay, where ``needed`` is wanted and ``target`` would be best.
@@ -52,6 +54,15 @@ def divide(amount: int, lacks: Sequence[int]) -> list[int]:
     by_remainder = sorted(range(len(lacks)), key=lambda place: -(amount * lacks[place] % lacking))
     for place in by_remainder[: amount - sum(given)]:
         given[place] += 1
+    return given
+
+
+def one_by_one(amount: int, lacks: Sequence[int], turns: Sequence[int]) -> list[int]:
+    """Give each what it lacks in the order of ``turns``: the last to get anything may get a part."""
+    given = [0] * len(lacks)
+    for place in turns:
+        given[place] = min(lacks[place], amount)
+        amount -= given[place]
     return given
 
 
@@ -85,7 +96,9 @@ def fill(rows: Sequence[Row], room: Sequence[int], spread_to: Sequence[bool] | N
         for row, mine in zip(rows, parts, strict=True):
             wants = row.wants[level] if level < len(row.wants) else mine
             lacks = [max(0, min(want - part, free)) for want, part, free in zip(wants, mine, left, strict=True)]
-            give(mine, divide(row.total - sum(mine), lacks))
+            left_over = row.total - sum(mine)
+            in_turn = row.turns and level == row.urgent
+            give(mine, one_by_one(left_over, lacks, row.turns) if in_turn else divide(left_over, lacks))
     if spread_to is not None:
         for row, mine in zip(rows, parts, strict=True):
             limits = [max(0, free) if here else 0 for free, here in zip(left, spread_to, strict=True)]

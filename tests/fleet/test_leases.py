@@ -242,7 +242,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 TestLeases = LeaseMachine.TestCase
-TestLeases.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLeases.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 # demand is followed
@@ -276,7 +276,7 @@ loads = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(0
 
 
 @given(st.integers(8, 200), loads)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_within_four_rounds_every_replica_has_room_for_its_next_request_where_the_share_has_it_and_then_all_is_quiet(
     cap: int, use: list[tuple[int, int, int]]
 ) -> None:
@@ -294,14 +294,13 @@ def test_within_four_rounds_every_replica_has_room_for_its_next_request_where_th
     rounds(leases, grants, replicas, 4)
     caps = [replica.tenants["acme"].cap for replica in replicas]
     assert sum(caps) <= cap
-    floors = [max(first, 1, cap // (4 * len(use))) for first in firsts]
-    if sum(floors) <= cap:
+    if sum(firsts) <= cap:
         assert all(mine >= first for mine, first in zip(caps, firsts, strict=True))
-    assert rounds(leases, grants, replicas, 3)[-1] == 0
+        assert rounds(leases, grants, replicas, 3)[-1] == 0
 
 
 @given(st.integers(20, 120), loads, st.integers(1, 19))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_lowered_cap_is_in_force_within_four_rounds_and_costs_nobody_who_stays_within_it_a_block(
     cap: int, use: list[tuple[int, int, int]], lowered: int
 ) -> None:
@@ -325,6 +324,25 @@ def test_a_lowered_cap_is_in_force_within_four_rounds_and_costs_nobody_who_stays
     assert sum(replica.tenants["acme"].cap for replica in replicas) <= lowered
     if sum(owned) <= lowered:
         assert [replica.tenants["acme"].owned for replica in replicas] == owned
+
+
+def test_requests_that_fit_one_at_a_time_have_their_turns_one_after_the_other_and_none_is_passed_over() -> None:
+    leases, grants = Leases(BLOCK), {"acme": Share(cap_tokens=40 * BLOCK)}
+    replicas = make(leases, grants, 3)
+    served = [0, 0, 0]
+    for replica in replicas:
+        replica.tenants["acme"].head, replica.tenants["acme"].waiting = 30, 5
+    for _ in range(60):
+        rounds(leases, grants, replicas, 1)
+        for place, replica in enumerate(replicas):
+            tenant = replica.tenants["acme"]
+            if tenant.running:
+                tenant.running = tenant.owned = 0  # it ran for a round
+            elif tenant.cap >= tenant.head:
+                tenant.running, tenant.owned = 1, tenant.head
+                served[place] += 1
+    assert min(served) >= 3
+    assert max(served) - min(served) <= 1
 
 
 def test_a_replica_that_dies_leaves_its_part_to_the_others_and_one_that_comes_gets_one() -> None:
