@@ -14,7 +14,7 @@ from dataplane.engine.runner import Row
 from dataplane.engine.tenant_budget import TenantBudget
 from dataplane.engine.tenant_queue import TenantQueue
 
-_SAMPLES = 60
+_SAMPLES = 30
 _MOST_COMPARED = 8
 """Tenants beyond which pairs are not compared: they would be millions."""
 
@@ -251,8 +251,8 @@ def service_bound(budget: TenantBudget, config: EngineConfig) -> float:
 
     Two tenants that can be served throughout differ by the sum of theirs at most, over any time (docs/fairness.md).
     """
-    units = config.cap_units(budget.cap_blocks) + config.step_units
-    return units / budget.weight + config.reclaim_gap_units
+    slack_units = config.step_units + config.reclaim_gap_units + config.return_credit_units
+    return config.cap_units(budget.cap_blocks) / budget.weight + slack_units
 
 
 def quantile(ordered: list[float], part: float) -> float:

@@ -204,6 +204,14 @@ def evenly(rate: Callable[[float], float], until_s: float) -> Iterator[float]:
         now_s += 1 / per_s if per_s > 0 else until_s / 200
 
 
+def steadily(per_s: float, until_s: float, draw: Random) -> Iterator[float]:
+    """Yield times half a gap to one and a half apart."""
+    now_s = draw.random() / per_s
+    while now_s < until_s:
+        yield now_s
+        now_s += draw.uniform(0.5, 1.5) / per_s
+
+
 def poisson(per_s: float, until_s: float, draw: Random) -> Iterator[float]:
     """Yield the times of a Poisson process."""
     now_s = draw.expovariate(per_s)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dataplane.contracts.catalog import Share
-from dataplane.sim.callers import Arrivals, Backlog, OneAtATime, Request, evenly
+from dataplane.sim.callers import Arrivals, Backlog, OneAtATime, Request, evenly, poisson
 from dataplane.sim.policies import (
     EVERYBODY_PASSES,
     NEVER_RECLAIMS,
@@ -53,6 +53,7 @@ def questions(scale: Scale) -> list[Question]:
             (OURS, WITHOUT_CREDIT, NEVER_RECLAIMS),
         ),
         Question("What may a tenant keep of its turns that was away for a moment?", flood(scale), returns),
+        Question("And where it comes by a Poisson process?", flood(scale, arrivals=poisson), returns),
         Question("And where it waits for a slot?", flood(scale, request=Request((16, 56), (8, 24))), returns),
         Question(
             "May a tenant's own requests pass one that its cap stops?", capped_head(scale), (OURS, PASSED_AT_THE_CAP)

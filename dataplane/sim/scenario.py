@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from dataplane.sim.books import Outcome
@@ -74,6 +75,7 @@ def try_all(scenario: Scenario, policies: Sequence[Policy], costs: StepCosts, se
     return tried
 
 
+@cache
 def capacity(request: Request, costs: StepCosts, **settings: Any) -> float:
     """Return how many such requests a second the engine serves when there is no end of them."""
     seconds = _CAPACITY_TICKS * tick_s(costs)

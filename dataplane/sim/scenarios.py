@@ -3,8 +3,9 @@
 Lengths are in ticks: a step of eight rows, whatever the model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from dataplane.contracts.catalog import Share
@@ -19,6 +20,7 @@ from dataplane.sim.callers import (
     drawer,
     evenly,
     poisson,
+    steadily,
 )
 from dataplane.sim.costs import StepCosts
 from dataplane.sim.promises import (
@@ -45,6 +47,7 @@ _PREFILL = Request(48, 8)
 _CHAT = Request((8, 48), (4, 24))
 _RETRIEVAL = Request((40, 120), (4, 12))
 _FLOODED_TOKENS = 1280
+_Arrivals = Callable[[float, float, Random], Iterator[float]]
 
 
 @dataclass(frozen=True)
@@ -329,13 +332,13 @@ def slots_full(scale: Scale) -> Scenario:
             Backlog("other", Request(8, 150), depth=20),
             Arrivals("guaranteed", Request(8, 8), evenly(lambda _: 12 / seconds, seconds)),
         ],
-        [front("guaranteed", 25), gap()],
+        [front("guaranteed", 40), gap()],
         shares={"guaranteed": Share(guarantee_tokens=80)},
         num_blocks=200,
     )
 
 
-def flood(scale: Scale, times: float = 10.0, request: Request = _RETRIEVAL) -> Scenario:
+def flood(scale: Scale, times: float = 10.0, request: Request = _RETRIEVAL, arrivals: _Arrivals = steadily) -> Scenario:
     """One at so many times its share, three at 0.8 of theirs; each may have half of the pool and is sure of a fifth."""
     settings = {"num_blocks": _FLOODED_TOKENS // 8, "max_num_seqs": 16}
     per_s = capacity(request, scale.costs, **settings)
@@ -345,7 +348,7 @@ def flood(scale: Scale, times: float = 10.0, request: Request = _RETRIEVAL) -> S
 
     def callers(seed: int) -> list[Caller]:
         calls: list[Caller] = [
-            Arrivals(name, request, list(poisson(0.8 * per_s / 4, seconds, drawer(seed, f"{name} calls"))))
+            Arrivals(name, request, list(arrivals(0.8 * per_s / 4, seconds, drawer(seed, f"{name} calls"))))
             for name in victims
         ]
         return [*calls, Arrivals("flood", request, evenly(lambda _: times * per_s / 4, seconds))]
