@@ -85,16 +85,37 @@ class _Account:
         return self.settled and any(
             said.guarantee_blocks > lease.guarantee_blocks
             or (lease.cap_blocks is not None and said.cap_blocks > lease.cap_blocks)
-            for tenant_id, lease in self.told[-1].leases.items()
+            for tenant_id, lease in self.newest.items()
             if (said := self.seen.tenants.get(tenant_id)) is not None
         )
 
+    @property
+    def newest(self) -> Mapping[str, Lease]:
+        """What it is to hold."""
+        return self.told[-1].leases
+
+    def rests(self, tenant_id: str) -> bool:
+        """Say whether nothing of the tenant is in use or asked for there, and all it was told is one and the same."""
+        lease, said = self.newest.get(tenant_id), self.seen.tenants.get(tenant_id)
+        if lease is None or said is None or said.owned_blocks or said.num_running or said.head_tokens:
+            return False
+        if said.guarantee_blocks != lease.guarantee_blocks or lease.cap_blocks not in (None, said.cap_blocks):
+            return False
+        unconfirmed = [message for message in self.told if message.number > self.seen.number]
+        return self.seen.serves and all(
+            message.leases.get(tenant_id) == self.at_rest(tenant_id) for message in unconfirmed
+        )
+
+    def at_rest(self, tenant_id: str) -> Lease:
+        """Return what it is to hold of one that rests."""
+        return Lease(self.newest[tenant_id].guarantee_blocks, self.newest[tenant_id].cap_blocks)
+
     def told_guarantee(self, tenant_id: str) -> int:
-        lease = self.told[-1].leases.get(tenant_id)
+        lease = self.newest.get(tenant_id)
         return 0 if lease is None else lease.guarantee_blocks
 
     def told_cap(self, tenant_id: str, uncapped_blocks: int) -> int:
-        lease = self.told[-1].leases.get(tenant_id)
+        lease = self.newest.get(tenant_id)
         if lease is None:
             return 0
         return uncapped_blocks if lease.cap_blocks is None else lease.cap_blocks
@@ -188,30 +209,60 @@ class Leases:
         movable = [account for account in self._accounts.values() if account.seen.pool_blocks]
         if not movable:
             return {}
-        self._turns = {tenant_id: turns for tenant_id, turns in self._turns.items() if tenant_id in grants}
-        guarantees = self._guarantees(grants, movable)
-        caps = {tenant_id: self._caps(tenant_id, share, movable) for tenant_id, share in grants.items()}
+        moving = {id_: share for id_, share in grants.items() if not self._rests(id_, share, movable)}
+        self._turns = {id_: turns for id_, turns in self._turns.items() if id_ in moving}
+        guarantees = self._guarantees(grants, moving, movable)
+        caps = {tenant_id: self._caps(tenant_id, share, movable) for tenant_id, share in moving.items()}
         messages: dict[str, SetShares] = {}
         for place, account in enumerate(movable):
-            leases = {tenant_id: _lease(guarantees[tenant_id][place], caps[tenant_id], place) for tenant_id in grants}
-            if account.seen.takes and _is_news(account, grants, leases):
+            moved = {tenant_id: _lease(guarantees[tenant_id][place], caps[tenant_id], place) for tenant_id in moving}
+            if account.seen.takes and _is_news(account, grants, moved):
                 self._number += 1
+                leases = {tenant_id: moved.get(tenant_id) or account.at_rest(tenant_id) for tenant_id in grants}
                 message = SetShares(dict(grants), leases, self._number)
                 account.told.append(message)
                 messages[account.seen.replica_id] = message
         return messages
+
+    def _rests(self, tenant_id: str, share: Share, movable: Sequence[_Account]) -> bool:
+        """Say whether the parts of a tenant without requests lie as they were told, so that nothing is to be decided.
+
+        Most tenants rest at any moment, and a round looks at each of them four times a second.
+        """
+        whole_guarantee, whole_cap = self._whole(share)
+        guarantee = sum(account.held_guarantee(tenant_id) for account in self._fixed())
+        cap = sum(account.held_cap(tenant_id, whole_cap or 0) for account in self._fixed())
+        for account in movable:
+            if not account.rests(tenant_id):
+                return False
+            lease = account.newest[tenant_id]
+            if (lease.cap_blocks is None) != (whole_cap is None):
+                return False
+            floors = _floor(account, whole_guarantee, len(movable)), _floor(account, whole_cap or 0, len(movable))
+            if lease.guarantee_blocks < floors[0] or (lease.cap_blocks or 0) < floors[1]:
+                return False
+            guarantee += lease.guarantee_blocks
+            cap += lease.cap_blocks or 0
+        room = sum(account.seen.pool_blocks for account in movable)
+        return guarantee == whole_guarantee and (whole_cap is None or cap == min(whole_cap, room))
 
     def _whole(self, share: Share) -> tuple[int, int | None]:
         """Return guarantee and cap of a share in blocks."""
         cap_blocks = None if share.cap_tokens is None else blocks_for(share.cap_tokens, self._block_size)
         return blocks_for(share.guarantee_tokens, self._block_size), cap_blocks
 
-    def _guarantees(self, grants: Mapping[str, Share], movable: list[_Account]) -> dict[str, list[Part]]:
-        wholes = {tenant_id: self._whole(share)[0] for tenant_id, share in grants.items()}
+    def _guarantees(
+        self, grants: Mapping[str, Share], moving: Mapping[str, Share], movable: list[_Account]
+    ) -> dict[str, list[Part]]:
         serving = max(1, sum(account.seen.serves for account in self._accounts.values()))
-        even = sum(-(-whole // serving) for whole in wholes.values())
-        pools = [(account.seen.pool_blocks, account.seen.context_blocks) for account in movable]
-        room = [min(pool, max(even, pool - context)) for pool, context in pools]
+        even = sum(-(-self._whole(share)[0] // serving) for share in grants.values())
+        resting = grants.keys() - moving.keys()
+        room = []
+        for account in movable:
+            pool, context = account.seen.pool_blocks, account.seen.context_blocks
+            at_rest = sum(account.newest[tenant_id].guarantee_blocks for tenant_id in resting)
+            room.append(min(pool, max(even, pool - context)) - at_rest)
+        wholes = {tenant_id: self._whole(share)[0] for tenant_id, share in moving.items()}
         rows = [self._guarantee_row(tenant_id, whole, movable) for tenant_id, whole in wholes.items()]
         free = [most - sum(row.held[place] for row in rows) for place, most in enumerate(room)]
         targets = _targets(rows, room, movable)
@@ -278,7 +329,8 @@ class Leases:
 
 
 def _floor(account: _Account, whole: int, replicas: int) -> int:
-    return max(1, whole // (_FLOOR_PART * replicas)) if account.seen.serves else 0
+    """Return what a replica keeps of ``whole`` blocks without requests."""
+    return min(whole // replicas, max(1, whole // (_FLOOR_PART * replicas))) if account.seen.serves else 0
 
 
 def _even_part(whole: int, held: int, wanted: int) -> int:
@@ -303,15 +355,14 @@ def _lease(guarantee: Part, caps: list[Part] | None, place: int) -> Lease:
     return Lease(guarantee_blocks, cap_blocks, kept_guarantee_blocks, kept_cap_blocks)
 
 
-def _is_news(account: _Account, grants: Mapping[str, Share], leases: Mapping[str, Lease]) -> bool:
-    newest = account.told[-1]
+def _is_news(account: _Account, grants: Mapping[str, Share], moved: Mapping[str, Lease]) -> bool:
     return (
         account.seen.lost
         or account.keeps_more_than_told
-        or newest.tenants != grants
-        or _parts(newest.leases) != _parts(leases)
+        or account.told[-1].tenants != grants
+        or any(_parts(account.newest.get(tenant_id)) != _parts(lease) for tenant_id, lease in moved.items())
     )
 
 
-def _parts(leases: Mapping[str, Lease]) -> dict[str, tuple[int, int | None]]:
-    return {tenant_id: (lease.guarantee_blocks, lease.cap_blocks) for tenant_id, lease in leases.items()}
+def _parts(lease: Lease | None) -> tuple[int, int | None] | None:
+    return None if lease is None else (lease.guarantee_blocks, lease.cap_blocks)
