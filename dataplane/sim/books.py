@@ -49,7 +49,6 @@ class Account:
     """What one tenant asked for and got.
 
     Attributes:
-        tenant_id: whose it is.
         weight: its part.
         asked: its requests that were not refused.
         refused: those that were.
@@ -58,7 +57,6 @@ class Account:
         longest_front_s, longest_front_steps: for how long the same request stood at the front of the tenant's line.
     """
 
-    tenant_id: str
     weight: int
     asked: list[Asked] = field(default_factory=list)
     refused: int = 0

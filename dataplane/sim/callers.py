@@ -55,12 +55,7 @@ class Caller(Protocol):
 
     @property
     def tenant_id(self) -> str:
-        """Who it is."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Under which it is booked."""
+        """Who it is, and where its calls are booked."""
         ...
 
     def call(self, site: Site) -> None:
@@ -102,12 +97,10 @@ class Arrivals:
         tenant_id: who calls.
         request: what.
         times_s: when, in order.
-        name: under which it is booked, if not its own.
     """
 
-    def __init__(self, tenant_id: str, request: Request, times_s: Iterable[float], name: str = "") -> None:
+    def __init__(self, tenant_id: str, request: Request, times_s: Iterable[float]) -> None:
         self.tenant_id = tenant_id
-        self.name = name or tenant_id
         self._request = request
         self._times_s = iter(times_s)
         self._next_s = next(self._times_s, None)
@@ -115,23 +108,12 @@ class Arrivals:
     def call(self, site: Site) -> None:
         """Send all whose time has come."""
         while self._next_s is not None and self._next_s <= site.now_s:
-            self._request.send(site, self.tenant_id, name=self.name, called_s=self._next_s)
+            self._request.send(site, self.tenant_id, called_s=self._next_s)
             self._next_s = next(self._times_s, None)
 
 
-class _Itself:
-    """Booked under its own name."""
-
-    tenant_id: str
-
-    @property
-    def name(self) -> str:
-        """The tenant's."""
-        return self.tenant_id
-
-
 @dataclass
-class Backlog(_Itself):
+class Backlog:
     """Keeps requests waiting, from a time on and until another."""
 
     tenant_id: str
@@ -148,7 +130,7 @@ class Backlog(_Itself):
 
 
 @dataclass
-class OneAtATime(_Itself):
+class OneAtATime:
     """Keeps one request alive, until a time."""
 
     tenant_id: str
@@ -163,7 +145,7 @@ class OneAtATime(_Itself):
 
 
 @dataclass
-class Aborter(_Itself):
+class Aborter:
     """Sends one request after another and aborts each as soon as it runs."""
 
     tenant_id: str
@@ -177,7 +159,7 @@ class Aborter(_Itself):
 
 
 @dataclass
-class Newcomers(_Itself):
+class Newcomers:
     """Strangers who come one after another, each with one request and never again."""
 
     request: Request

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from dataplane.sim.books import Outcome, quantile
+from dataplane.sim.books import Outcome
 
 
 @dataclass(frozen=True)
@@ -117,17 +117,6 @@ def no_preemption() -> Promise:
 def forgets(tenants: int) -> Promise:
     """Strangers do not pile up in the engine."""
     return Promise("accounts kept", tenants, lambda trial: trial.outcome.known_tenants)
-
-
-def responses(name: str) -> Promise:
-    """Who sends short requests gets their answers little later than it would without the long ones."""
-
-    def slowdown(trial: Trial) -> float:
-        seconds = trial.outcome.tenants[name].responses_s(trial.outcome.span_s)
-        alone = trial.outcome if trial.alone is None else trial.alone
-        return _ratio(quantile(seconds, 0.99), quantile(alone.tenants[name].responses_s(alone.span_s), 0.99))
-
-    return Promise(f"answers of {name}", 1.5, slowdown)
 
 
 def guarantees() -> Promise:

@@ -93,5 +93,5 @@ def _limits(first_come: Outcome) -> dict[str, float]:
     """Limit each tenant to its part, by weight, of the requests that first-come served."""
     accounts = first_come.tenants
     served_per_s = sum(account.ended for account in accounts.values()) / first_come.span_s
-    weights = {account.tenant_id: account.weight for account in accounts.values()}
+    weights = {tenant_id: account.weight for tenant_id, account in accounts.items()}
     return {tenant_id: served_per_s * weight / sum(weights.values()) for tenant_id, weight in weights.items()}

@@ -19,7 +19,6 @@ from dataplane.sim.callers import (
     Request,
     drawer,
     evenly,
-    poisson,
     steadily,
 )
 from dataplane.sim.costs import StepCosts
@@ -34,7 +33,6 @@ from dataplane.sim.promises import (
     guarantees,
     no_preemption,
     recompute,
-    responses,
     share,
     throughput,
     what_it_asks,
@@ -260,27 +258,6 @@ def short_and_long(scale: Scale) -> Scenario:
     )
 
 
-def essays(scale: Scale) -> Scenario:
-    """Long answers among a tenant's own short ones."""
-    request_s = 5 * tick_s(scale.costs)
-
-    def callers(seed: int) -> list[Caller]:
-        times_s = list(poisson(1 / request_s, seconds, drawer(seed, "calls")))
-        return [
-            Arrivals("acme", Request(16, 8), [at_s for number, at_s in enumerate(times_s) if number % 20], "chats"),
-            Arrivals("acme", Request(16, 200), times_s[::20], "essays"),
-        ]
-
-    seconds = scale.seconds(6000)
-    return Scenario(
-        "essays",
-        "of a tenant's own requests one in twenty is an essay, the others are chats",
-        Setup(callers, seconds),
-        [responses("chats")],
-        ["chats"],
-    )
-
-
 def collusion(scale: Scale) -> Scenario:
     """One borrows and one reclaims, again and again."""
     return scale.scenario(
@@ -375,7 +352,6 @@ _ALL = (
     cheap_prefixes,
     odd_prompts,
     short_and_long,
-    essays,
     collusion,
     abort_storm,
     all_guaranteed,

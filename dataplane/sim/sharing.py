@@ -81,7 +81,7 @@ class Sharing:
         self._draws: dict[str, Random] = {}
         config = setup.config(policy)
         alone = None if only is None else frozenset(only)
-        self._callers = [caller for caller in setup.callers(seed) if alone is None or caller.name in alone]
+        self._callers = [caller for caller in setup.callers(seed) if alone is None or caller.tenant_id in alone]
         self._seconds = setup.seconds
         self._idle_s = costs.ms(1) / 1000 / _LOOKS_WHILE_IDLE
         self._costs = costs
@@ -91,7 +91,7 @@ class Sharing:
         budgets = {id_: TenantBudget(id_, share, config.num_blocks, config.block_size) for id_, share in shares.items()}
         self._outcome = Outcome(
             {
-                caller.name: Account(caller.tenant_id, setup.shares.get(caller.tenant_id, DEFAULT_SHARE).weight)
+                caller.tenant_id: Account(setup.shares.get(caller.tenant_id, DEFAULT_SHARE).weight)
                 for caller in self._callers
             }
         )

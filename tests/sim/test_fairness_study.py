@@ -1,11 +1,12 @@
 """The engine keeps every promise between tenants; every other rule breaks the one that it is known to break."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from dataplane.sim.costs import TWO_CORES
-from dataplane.sim.fairness import broken, table
+from dataplane.sim.fairness import broken, run, table
 from dataplane.sim.policies import (
     DEFICIT,
     FIRST_COME,
@@ -30,6 +31,7 @@ from dataplane.sim.scenarios import (
     tiny_and_huge,
     weights,
 )
+from dataplane.sim.study import Study
 from dataplane.sim.suites import suites
 
 
@@ -87,3 +89,9 @@ def test_the_table_says_which_policy_breaks_what_and_where() -> None:
     ]
     assert broken(report)[OURS.name] == {}
     assert broken(report)[FIRST_COME.name] == {"shares by weight": [scenario.name]}
+
+
+def test_a_trace_is_refused_for_the_study_draws_its_own_calls() -> None:
+    study = replace(Study.of(seed=1, count=4), source="calls.csv")
+    with pytest.raises(ValueError, match=r"cannot serve those of calls\.csv"):
+        run(study)
