@@ -44,10 +44,10 @@ class EngineConfig:
         long_output_factor: so many times what a tenant's requests usually generate makes a long generation: it is set
             aside for a head of its tenant that finds no room. A multiple, for a tenant whose answers are all of one
             length should not see them take turns; of the median, which essays do not move. Simulated with 8 slots at
-            0.94 (0.8) of what can be served, one call in 20 an essay of ten times the length: the p99 of the short ones
-            is 4.4 (3.5) times that without essays if nothing is set aside, and with 4, 3 and 2 it is 1.6, 1.4 and 1.3
-            (1.5, 1.3 and 1.1) times; the p95 of the essays is 1.8 (1.7) times what it was. With 2 a quarter of answers
-            whose lengths are spread widely would be set aside.
+            0.94 (0.8) of what can be served, one call in 20 an essay of ten times the length (tests/engine/essays.py):
+            the p99 of the short ones is 5.2-6.7 (3.1-3.4) times that without essays if nothing is set aside, and with
+            4, 3 and 2 it is 1.6, 1.4 and 1.3 (1.3, 1.2 and 1.1) times. With 2 a quarter of answers whose lengths are
+            spread widely would be set aside.
         long_share: part of a tenant's service that what is aside has while others of it wait.
         prefix_window: requests at the front of a tenant's queue among which the longest cached prefix goes first.
         prefix_max_passes: times the front of a queue may be passed in that way.

@@ -1,10 +1,10 @@
 """Within a tenant: a long generation makes room for the tenant's other requests, and for nobody else's."""
 
-import random
 from typing import Any
 
 import pytest
 from engine_harness import Driver
+from essays import p99, short_answers
 from fairness_simulation import Simulation
 
 from dataplane.contracts.catalog import Share
@@ -129,42 +129,11 @@ def test_answers_of_like_lengths_see_no_turns() -> None:
     assert not simulation.driver.engine.tenant_loads()[0].preemptions
 
 
-def short_answers(*, essays: bool, **settings: Any) -> list[float]:
-    """Return how long the short requests of a tenant take, in steps, in order; with essays as one call in twenty."""
-    simulation = Simulation(
-        {"acme": Share()},
-        num_blocks=1500,
-        max_num_seqs=8,
-        step_token_budget=128,
-        queue_limit_per_tenant=1000,
-        **settings,
-    )
-    calls, lengths = random.Random(1), random.Random(2)
-    shorts: list[str] = []
-
-    def feed(step: int) -> None:
-        if calls.random() < 0.075:
-            shorts.append(simulation.submit("acme", 20, calls.randint(16, 96)))
-        if essays and lengths.random() < 0.075 / 19:
-            simulation.submit("acme", 20, lengths.randint(400, 800))
-
-    simulation.run(3000, feed)
-    simulation.driver.run()
-    step_ms = simulation.driver.step_s * 1000
-    return sorted(simulation.driver.lived_ms[request_id] / step_ms for request_id in shorts)
-
-
 def test_short_requests_take_at_p99_no_more_than_half_as_long_again_with_essays_in_the_mix() -> None:
-    alone, mixed, without_turns = (
-        steps[int(0.99 * len(steps))]
-        for steps in (
-            short_answers(essays=False),
-            short_answers(essays=True),
-            short_answers(essays=True, long_output_factor=1e9),
-        )
-    )
-    assert mixed <= 1.5 * alone
-    assert without_turns > 1.5 * alone
+    load: dict[str, Any] = {"shorts_per_s": 0.78, "seconds": 300.0, "seed": 3}
+    alone = p99(short_answers(**load, essays=False))
+    assert p99(short_answers(**load, essays=True)) <= 1.5 * alone
+    assert p99(short_answers(**load, essays=True, long_output_factor=1e9)) > 1.5 * alone
 
 
 def longest_wait_under_a_cap(**settings: Any) -> int:

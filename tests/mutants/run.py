@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mutants import MUTANTS, REPOSITORY, Mutant
 
-_FOLDERS = ("dataplane/contracts", "dataplane/engine", "tests/engine")
+_FOLDERS = ("dataplane/contracts", "dataplane/engine", "dataplane/sim", "tests/engine")
 _FILES = ("dataplane/__init__.py", "tests/poison.py")
 _LIMIT_S = 300
 _PASSED, _SEEN = "passed", "failed by an assertion"
