@@ -9,7 +9,7 @@ from typing import Any
 from dataplane.sim.plots import Chart, Line
 from dataplane.sim.policies import POLICIES, Policy
 from dataplane.sim.questions import questions
-from dataplane.sim.scenario import Scenario, Tried, try_all
+from dataplane.sim.scenario import Scenario, try_all
 from dataplane.sim.scenarios import Scale, flood, scenarios
 from dataplane.sim.study import Study
 from dataplane.sim.suites import suites
@@ -29,38 +29,33 @@ def run(study: Study, floods: Sequence[float] = FLOODS) -> dict[str, Any]:
     """
     if study.source != "mixed":
         raise ValueError(f"fairness draws its own calls and cannot serve those of {study.source}: leave the trace out")
-    scale = Scale(study.costs, len(study.calls) / _CALLS)
-
-    def tried(tries: Iterable[Scenario]) -> dict[str, Any]:
-        return {each.name: _report(each, try_all(each, POLICIES, study.costs, study.seed)) for each in tries}
-
-    paper, attacks = suites(study.costs, _REQUESTS_PER_CALL * len(study.calls)), scenarios(study.costs, scale.length)
-    suite_reports = {each.name: try_all(each, POLICIES, study.costs, study.seed) for each in paper}
+    scale, requests = Scale(study.costs, len(study.calls) / _CALLS), _REQUESTS_PER_CALL * len(study.calls)
     report = {
         "seed": study.seed,
-        "requests_in_a_suite": _REQUESTS_PER_CALL * len(study.calls),
+        "requests_in_a_suite": requests,
         "step_ms": {str(tokens): ms for tokens, ms in study.costs.points},
-        "suites": {each.name: _report(each, suite_reports[each.name], over_time=True) for each in paper},
-        "scenarios": tried(attacks),
+        "suites": {each.name: _tried(study, each, over_time=True) for each in suites(study.costs, requests)},
+        "scenarios": {each.name: _tried(study, each) for each in scenarios(scale)},
         "questions": [
-            {"asks": question.asks, "scenario": question.scenario.name}
-            | _report(question.scenario, try_all(question.scenario, question.policies, study.costs, study.seed))
-            for question in questions(scale)
+            {"asks": each.asks, "scenario": each.scenario.name} | _tried(study, each.scenario, each.policies)
+            for each in questions(scale)
         ],
         "floods": [_flood(study, scale, times) for times in floods],
     }
-    return report | {"table": table(report), "broken": broken(report)}
+    rows = table(report)
+    return report | {"table": rows, "broken": broken(rows)}
 
 
-def _report(scenario: Scenario, tried: dict[str, Tried], *, over_time: bool = False) -> dict[str, Any]:
-    policies = {}
-    for name, each in tried.items():
-        policies[name] = each.report()
+def _tried(
+    study: Study, scenario: Scenario, policies: Sequence[Policy] = POLICIES, *, over_time: bool = False
+) -> dict[str, Any]:
+    reports = {}
+    for name, each in try_all(scenario, policies, study.costs, study.seed).items():
+        reports[name] = each.report()
         if over_time:
-            policies[name]["service_over_time"] = {
-                tenant: account.over_time for tenant, account in each.outcome.tenants.items()
-            }
-    return {"says": scenario.says, "policies": policies}
+            accounts = each.outcome.tenants.items()
+            reports[name]["service_over_time"] = {tenant: account.over_time for tenant, account in accounts}
+    return {"says": scenario.says, "policies": reports}
 
 
 def _flood(study: Study, scale: Scale, times: float) -> dict[str, Any]:
@@ -92,10 +87,10 @@ def table(report: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def broken(report: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """Return where each policy breaks which promise."""
+def broken(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, list[str]]]:
+    """Return where each policy breaks which promise, from the rows of :func:`table`."""
     policies: dict[str, dict[str, list[str]]] = {policy.name: {} for policy in POLICIES}
-    for row in report["table"] if "table" in report else table(report):
+    for row in rows:
         for promise in row["breaks"]:
             policies[row["policy"]].setdefault(promise, []).append(row["scenario"])
     return policies

@@ -39,9 +39,6 @@ class FirstCome(FairQueue):
         if tenant.head is not None and tenant.head.num_preemptions:
             self._rejoin(tenant)
 
-    def note_long(self, sequence: Sequence) -> None:
-        """Let it run: there are no turns within a tenant either."""
-
     def _rejoin(self, tenant: TenantQueue) -> None:
         if tenant.eligible:
             for line in (self._eligible, self._unblocked, self._in_line):
@@ -105,7 +102,7 @@ class DeficitLongestPrefix(FirstCome):
     """
 
     quantum_units = 1000.0
-    """Units of a refill, divided by nothing: service is divided by the weight. Large ones favour the cache."""
+    """Of a refill, at weight 1. Large ones favour the cache, small ones fairness."""
 
     _SPENT = 1e9  # whoever has credit comes before whoever has none, however much of it is cached
 

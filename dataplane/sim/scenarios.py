@@ -80,9 +80,8 @@ class Scale:
         return Scenario(name, says, Setup(lambda seed: callers(seconds), seconds, shares or {}, settings), promises)
 
 
-def scenarios(costs: StepCosts, length: float = 1.0) -> list[Scenario]:
+def scenarios(scale: Scale) -> list[Scenario]:
     """Return all of them."""
-    scale = Scale(costs, length)
     return [make(scale) for make in _ALL]
 
 

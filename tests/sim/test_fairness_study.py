@@ -87,8 +87,8 @@ def test_the_table_says_which_policy_breaks_what_and_where() -> None:
         (OURS.name, []),
         (FIRST_COME.name, ["shares by weight"]),
     ]
-    assert broken(report)[OURS.name] == {}
-    assert broken(report)[FIRST_COME.name] == {"shares by weight": [scenario.name]}
+    assert broken(table(report))[OURS.name] == {}
+    assert broken(table(report))[FIRST_COME.name] == {"shares by weight": [scenario.name]}
 
 
 def test_a_trace_is_refused_for_the_study_draws_its_own_calls() -> None:
