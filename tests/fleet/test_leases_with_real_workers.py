@@ -2,6 +2,7 @@
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,7 +69,9 @@ def owned(row: ReplicaReport) -> int:
     return sum(tenant.owned_blocks + tenant.cached_blocks for tenant in row.tenants if tenant.tenant_id == "acme")
 
 
-def test_a_share_follows_its_callers_and_a_lowered_one_is_obeyed(home: Home, fleet: FleetProcess) -> None:
+def test_a_share_follows_its_callers_and_a_lowered_one_is_obeyed(
+    home: Home, fleet: FleetProcess, record_property: Callable[[str, object], None]
+) -> None:
     version = home.version("ver-1", tiny_files(home))
     engine = EngineSettings(kv_memory_mb=8, max_num_seqs=8)
 
@@ -90,8 +93,10 @@ def test_a_share_follows_its_callers_and_a_lowered_one_is_obeyed(home: Home, fle
     wait(lambda one, other: cap(one) >= 45 and cap(one) + cap(other) <= 60)
     few = Callers(there, max_tokens=100)
     wait(lambda one, other: len(few.answers) > 1 and cap(one) + cap(other) <= 60)
+    lowered_at_s = time.monotonic()
     publish(30)
     wait(lambda one, other: cap(one) + cap(other) <= 30 and owned(one) + owned(other) <= 30)
+    record_property("lowered_in_force_ms", round((time.monotonic() - lowered_at_s) * 1000))
     publish(60)
     wait(lambda one, other: 30 < cap(one) + cap(other) <= 60)
     assert {*many.stop(), *few.stop()} == {(200, None)}, "a request within the share was refused"
