@@ -83,6 +83,18 @@ def test_what_is_aside_is_passed_by_one_that_comes_while_it_waits_for_room() -> 
     driver.check_answers()
 
 
+def test_what_is_aside_finds_nothing_of_an_epoch_that_is_over() -> None:
+    driver, essay = essay_under_way(max_num_seqs=1)
+    driver.submit("acme", [2] * 8, 4, ignore_eos=True)
+    driver.step()
+    assert essay in driver.tenant("acme").aside
+    before = driver.runner.computed[essay]
+    driver.engine.set_tenants({"acme": Share(cache_epoch=1), "other": Share()})
+    driver.run()
+    assert driver.runner.computed[essay] - before == 8 + 60 - 1
+    driver.check_answers()
+
+
 def test_a_tenant_does_not_keep_slots_for_its_own_while_others_wait_for_one() -> None:
     driver = Driver({"acme": Share(), "other": Share()}, max_num_seqs=2, max_model_len=300)
     driver.tenant("acme").usual_output_tokens = 5
