@@ -1,19 +1,23 @@
 """Every route of the product as the URLconf has it, and requests to each as each persona, into one world."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.cookies import SimpleCookie
 from types import SimpleNamespace
+from typing import Any
 
 from allauth.account.internal.flows.login import record_authentication
 from django.conf import settings
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
-from django_fixtures import Personas, undone
+from django_fixtures import Personas, make_personas, undone
 from matrix import MATRIX, PERSONAS
 from world import build
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+NO_LIMITS = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
+"""Caches in which no rate is counted: there are as many requests as routes."""
 
 
 def routes() -> dict[str, list[str]]:
@@ -85,3 +89,10 @@ class Asker:
         client.cookies = SimpleCookie(self._cookies[name])
         with undone():
             return client.generic(method, url, body, "application/json")
+
+
+@contextmanager
+def asking(blocker: Any) -> Iterator[Asker]:
+    """Yield an asker, for a fixture of a module: its world is made once, and gone at the end."""
+    with blocker.unblock(), undone():
+        yield Asker(make_personas())
