@@ -26,10 +26,10 @@ class EngineConfig:
         cached_weight: service units of a prompt token found in the cache: no compute, but it holds blocks.
         reclaim_gap_units: how far above the least counter a tenant may be and still reclaim its guarantee.
         return_credit_steps: prompts of so many steps that a tenant may be behind the virtual time when it comes back,
-            of what it was behind when it left. Simulated with three tenants that send 0.8 of their share and a fourth
-            that sends ten times its own (`dataplane.sim fairness`): the p95 of the three's first tokens is 2.5 times
-            that without the fourth if they return with nothing, and with 2, 4, 8 and 16 steps 1.9, 1.4, 1.3 and 1.3
-            times. It widens the bound by as much.
+            of what it was behind when it left. Simulated with three tenants that send 0.8 of their share by a Poisson
+            process and a fourth that sends ten times its own (`dataplane.sim fairness`, five seeds): the p95 of the
+            three's first tokens is 2.7 (2.1 to 3.5) times that without the fourth if they come back with nothing, and
+            with 2, 4, 8 and 16 steps 2.2, 1.7, 1.3 and 1.2 (1.1 to 1.4) times. It widens the bound by as much.
         service_debt_steps: for how many full steps of others' turns a tenant may be put back at most for what other
             replicas served it. Full steps, for a step is sized to take about as long on any device. Not more: a debt
             outlives the replica that caused it, and who has lost one must not starve at the rest. Not less than what a
@@ -68,7 +68,7 @@ class EngineConfig:
     output_weight: float = 2.0
     cached_weight: float = 0.25
     reclaim_gap_units: float = 64.0
-    return_credit_steps: int = 8
+    return_credit_steps: int = 16
     service_debt_steps: int = 16
     reclaim_recompute_share: float = 0.1
     min_run_steps: int = 16
