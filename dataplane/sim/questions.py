@@ -39,7 +39,7 @@ class Question:
 def questions(scale: Scale) -> list[Question]:
     """Return all of them."""
     passing = (OURS, NOBODY_PASSES, EVERYBODY_PASSES)
-    returns = (OURS, *(returning_with(steps) for steps in (0, 2, 4, 16)), WITHOUT_LIFT)
+    returns = (OURS, *(returning_with(steps) for steps in (0, 2, 4, 8)), WITHOUT_LIFT)
     return [
         Question("How long may others pass a head that found no memory?", blocked_head(scale), passing),
         Question(

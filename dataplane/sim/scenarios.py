@@ -103,7 +103,7 @@ def hoarder(scale: Scale) -> Scenario:
     return scale.scenario(
         "hoarder",
         "a tenant keeps one request alive, and then sends many: the time before must not be credit",
-        1200,
+        1400,
         lambda seconds: [
             Backlog("busy", _PREFILL),
             OneAtATime("hoarder", Request(8, 200), until_s=seconds / 2),
@@ -183,7 +183,7 @@ def capped_credit(scale: Scale) -> Scenario:
     return scale.scenario(
         "credit behind a cap",
         "a tenant waits for its own cap, and then sends what passes it: the time before must not be credit",
-        1200,
+        1800,
         lambda seconds: [
             Backlog("capped", Request(32, 32), depth=2, until_s=seconds / 2),
             Backlog("capped", Request(4, 1), depth=24, from_s=seconds / 2),
