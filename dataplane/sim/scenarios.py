@@ -199,7 +199,7 @@ def newcomer_beside_capped(scale: Scale) -> Scenario:
     return scale.scenario(
         "newcomer beside a capped tenant",
         "a tenant comes while another waits for its own cap: it must not begin as far back as that one is",
-        1200,
+        1500,
         lambda seconds: [
             Backlog("capped", Request(32, 32), depth=2),
             Backlog("old", _PREFILL),
