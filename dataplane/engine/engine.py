@@ -175,7 +175,8 @@ class Engine:
         """Run one step and return what it produced: new tokens and ends, at most one delta a sequence.
 
         A token that stopped its sequence is the last of ``token_ids``. A sequence that failed ends with ERROR, a code
-        and a sentence. With work pending a step advances, preempts or ends at least one sequence.
+        and a sentence. With work pending a step advances, preempts or ends at least one sequence, but
+        where all of it waits for more of a leased cap.
 
         Raises:
             IntegrityError: the engine fell idle and a block is missing.

@@ -2,7 +2,8 @@
 
 A step fills one token budget: sequences with a single token to compute first (decoding), then prefill chunks and
 admissions together, least served tenant first. With work pending a step always advances a token, preempts, or the
-engine has refused with a reason; nothing here can stall.
+engine has refused with a reason; nothing here can stall. Only where all that is pending waits for more of a leased cap
+it does nothing: the lease will come, or a deadline.
 """
 
 from collections.abc import Callable
