@@ -341,15 +341,20 @@ class Engine:
             share = tenants.get(tenant.id, DEFAULT_SHARE)
             if share.cache_epoch != tenant.budget.cache_epoch:
                 self._prefix_cache.begin_epoch(tenant, share.cache_epoch)
+            limit_blocks = tenant.budget.limit_blocks
             tenant.budget.set_share(
                 share, config.num_blocks, config.block_size, leases.get(tenant.id), len(tenant.running)
             )
-            for sequence in [*tenant.running.values(), *tenant.queued()]:
-                if self._outgrew_cap(sequence):
-                    message = intake.too_large(sequence.num_tokens, config, tenant.budget)
-                    code = Code.REQUEST_TOO_LARGE_FOR_BUDGET
-                    self._refused.append(self._end(sequence, FinishReason.ERROR, code, message))
+            if tenant.budget.limit_blocks < limit_blocks:  # leases move often: they must not cost a walk over all lines
+                self._end_outgrown(tenant)
         self._scheduler.apply_shares()
+
+    def _end_outgrown(self, tenant: TenantQueue) -> None:
+        for sequence in [*tenant.running.values(), *tenant.queued()]:
+            if self._outgrew_cap(sequence):
+                message = intake.too_large(sequence.num_tokens, self.config, tenant.budget)
+                code = Code.REQUEST_TOO_LARGE_FOR_BUDGET
+                self._refused.append(self._end(sequence, FinishReason.ERROR, code, message))
 
     def add_service(self, units: Mapping[str, float]) -> None:
         """Count what other replicas served tenants against their turns here, so that they are fair together.
