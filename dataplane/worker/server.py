@@ -5,10 +5,14 @@ import contextlib
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 
 import httpx
 import structlog
 
+from dataplane.contracts import memory
+from dataplane.contracts.catalog import Share
+from dataplane.contracts.generation import EngineLoad
 from dataplane.contracts.replica import Attach, ReplicaState
 from dataplane.http_server.asgi import App, Receive, Scope, Send
 from dataplane.http_server.server import on_end_signals, open_path, open_port, serving
@@ -138,8 +142,12 @@ async def _start(replica: Replica, settings: Settings, app: App, doors: list[soc
             salt_secret=secrets.token_bytes(32),
         )
     )
-    model = replica.model
-    if model is None:
+    model, load = replica.model, replica.engine.load
+    if model is None or load is None:
+        return
+    lack = _lack_of_room(settings.tenants, load, model.context_tokens)
+    if lack:
+        replica.fail(lack, EXIT_FAILED)
         return
     try:
         await verify(app, model.attach.served_name)
@@ -147,12 +155,24 @@ async def _start(replica: Replica, settings: Settings, app: App, doors: list[soc
     except (VerificationError, TransitionError) as error:
         replica.fail(str(error), EXIT_FAILED)
         return
-    load = replica.engine.load
-    pool_tokens = load.total_blocks * load.block_size if load else 0
+    pool_tokens = load.total_blocks * load.block_size
     print(
         f"Serving {model.attach.served_name} at {_address(settings, doors)}"
         f" (context {model.context_tokens} tokens, KV pool {pool_tokens} tokens, {model.kernels})",
         flush=True,
+    )
+
+
+def _lack_of_room(tenants: Mapping[str, Share], load: EngineLoad, context_tokens: int) -> str:
+    """Say for whose longest request the guarantees of others leave no room; empty if for nobody's."""
+    shut_out = memory.shut_out(tenants, load.total_blocks, load.block_size, context_tokens, 1)
+    if shut_out is None:
+        return ""
+    tenant_id, needed_blocks, left_blocks = shut_out
+    return (
+        f"tenant {tenant_id}: its longest request takes {needed_blocks * load.block_size} tokens of KV memory, and "
+        f"beside what the others are guaranteed the pool has {left_blocks * load.block_size}; lower a guarantee, "
+        "its cap or the context, or give the pool more memory"
     )
 
 

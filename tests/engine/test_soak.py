@@ -122,6 +122,7 @@ class Soak:
         load = self.engine.load()
         assert load.owned_blocks == load.num_running == load.num_waiting == 0
         assert load.free_blocks + load.cached_blocks == load.total_blocks
+        assert not any(each.within_guarantee_preemptions for each in self.engine.tenant_loads())
 
 
 @pytest.mark.slow

@@ -166,11 +166,21 @@ def test_tenants_of_the_file_have_their_caps_and_others_the_whole_pool(short_dir
         assert (tenants["acme"].cap_blocks, tenants["acme"].weight) == (13, 2)  # tokens round up to blocks of 8
 
 
-def test_guarantees_above_the_pool_refuse_the_start(short_dir: Path, tiny_model: Path) -> None:
-    (short_dir / "tenants.json").write_text('{"acme": {"guarantee_tokens": 10000000}}')
+@pytest.mark.parametrize(
+    ("tenants", "words"),
+    [
+        ('{"acme": {"guarantee_tokens": 10000000}}', "guarantees add up"),
+        ('{"acme": {"guarantee_tokens": 100}, "evil": {}}', "tenant evil: its longest request takes 2048 tokens"),
+    ],
+    ids=["the pool", "what the longest request needs"],
+)
+def test_guarantees_that_leave_too_little_refuse_the_start(
+    short_dir: Path, tiny_model: Path, tenants: str, words: str
+) -> None:
+    (short_dir / "tenants.json").write_text(tenants)
     worker = WorkerProcess(
         short_dir, tiny_model, ["--tenants", str(short_dir / "tenants.json"), "--kv-memory-mb", "1"], alone=True
     )
     worker.start()
     assert worker.wait() == 1
-    assert "guarantees add up" in worker.log_path.read_text()
+    assert words in worker.log_path.read_text()
