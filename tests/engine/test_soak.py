@@ -55,10 +55,7 @@ class Soak:
             step_token_budget=512,
             max_model_len=700,
             queue_limit_per_tenant=150,
-            # Less than by default: what runs is preempted more often, and blocks change hands faster. A stranger's
-            # account stays while blocks of its are cached, and while others cache more than it nobody takes those: with
-            # 10 % as by default 127 of 200 strangers are still known at the end (at most one for each block).
-            watermark_fraction=0.03,
+            watermark_fraction=0.03,  # less than by default: what runs is preempted more often
         )
         self.now_s = 0.0
         self.engine = Engine(
@@ -142,7 +139,9 @@ def test_ten_thousand_requests_leave_every_block_and_all_memory_behind() -> None
         tracemalloc.stop()
     assert end_bytes == pytest.approx(warm_bytes, rel=0.05)
     assert not [each for each in gc.get_objects() if isinstance(each, EngineSequence)]
-    assert len(soak.engine._queue.tenants) < 50, "strangers pile up"
+    known = soak.engine._queue.tenants.values()
+    # A stranger's account stays while blocks of its are cached, and nobody takes those while others cache more.
+    assert sum(tenant.budget.held_blocks == 0 for tenant in known) < 20, "strangers pile up"
     assert soak.engine.load().num_preemptions > 100
     assert all(count > 20 for count in soak.ends.values()), soak.ends
 
