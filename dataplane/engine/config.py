@@ -36,6 +36,13 @@ class EngineConfig:
             replica serves between two exchanges: else whoever calls several gets more.
         reclaim_recompute_share: tokens that all reclaims together may make others recompute, per token of new work.
         min_run_steps: steps a sequence runs before it may be preempted for somebody else's admission.
+        backlog_step_fraction: part of a step's tokens that the prompts of tenants fill whose next requests wait anyway,
+            with what decodes, while another tenant's requests are served as they come: those wait for the step that
+            runs, so it should not be a long one. Simulated with three tenants at 0.8 of their share and a fourth at ten
+            times its own, 64 tokens in and 32 out, all rows taken: the p95 of the three's
+            first tokens is 2.5 times that without the fourth with whole steps, and with 0.375, 0.3 and 0.25 of them 1.5, 1.5
+            and 1.4 times, for 98 % of the output; where the flood has long prompts it costs 8 % of the output at 0.375.
+        prompt_service_steps: for how many steps a tenant counts as one that is served as it comes.
         watermark_fraction: part of the pool that new requests above their guarantee leave free for growth and for
             the preempted. Simulated on four workloads (chats, short and long answers, a heavy tail) with pools of 40 %
             and 20 % of all slots at their longest, all at once and at 0.9 of what can be served: 0, 3, 5, 10, 15 and
@@ -72,6 +79,8 @@ class EngineConfig:
     service_debt_steps: int = 16
     reclaim_recompute_share: float = 0.1
     min_run_steps: int = 16
+    backlog_step_fraction: float = 0.375
+    prompt_service_steps: int = 256
     watermark_fraction: float = 0.1
     long_output_factor: float = 3.0
     long_share: float = 0.125
@@ -91,6 +100,11 @@ class EngineConfig:
             )
         if self.prefill_chunk_tokens is not None and self.prefill_chunk_tokens < 1:
             raise ValueError(f"prefill_chunk_tokens is {self.prefill_chunk_tokens}; it must be at least 1 or None")
+
+    def backlog_tokens(self, decode_tokens: int) -> int:
+        """Return how many prompt tokens a step may hold of tenants that have a backlog, beside what decodes."""
+        within = int(self.backlog_step_fraction * self.step_token_budget)
+        return max(within - decode_tokens, within // 3, 1)
 
     @property
     def step_units(self) -> float:

@@ -401,8 +401,8 @@ class Engine:
         made_up = [self._queue.tenants[id_] for id_ in probes.TENANTS if id_ in self._queue.tenants]
         return EngineLoad(
             step=scheduler.step_number,
-            num_running=len(scheduler.running) - sum(len(tenant.running) for tenant in made_up),
-            num_waiting=self._queue.num_waiting - sum(tenant.num_waiting for tenant in made_up),
+            num_running=scheduler.num_rows - sum(tenant.num_rows for tenant in made_up),
+            num_waiting=self._queue.num_waiting + len(self._queue.paused) - sum(tenant.num_unserved for tenant in made_up),
             total_blocks=self.config.num_blocks,
             free_blocks=pool.free_blocks,
             cached_blocks=pool.cached_blocks,

@@ -32,6 +32,7 @@ class FairQueue:
     Attributes:
         tenants: all of them, by id.
         busy: those that run something.
+        paused: sequences that keep their blocks while another tenant has their row, in the order in which they gave it.
         virtual_time: the least counter that was served last.
         num_waiting: requests of all tenants.
         time: the engine's.
@@ -50,6 +51,7 @@ class FairQueue:
     ) -> None:
         self.tenants: dict[str, TenantQueue] = {}
         self.busy: dict[str, TenantQueue] = {}
+        self.paused: dict[str, Sequence] = {}
         self.virtual_time = 0.0
         self.num_waiting = 0
         self.time = Time()
@@ -59,7 +61,6 @@ class FairQueue:
         self._eligible = LazyHeap(self.turn, _is_eligible)
         self._unblocked = LazyHeap(self.turn, _is_unblocked)
         self._in_line = LazyHeap(self.turn, _is_eligible)  # what a step takes out of it, it puts back
-        self._claiming = LazyHeap(self.turn, _may_claim_slot)
         self._dispatches = 0
         self._leads = Leads()
         self._debt_units = 0.0  # what others may be charged here for service elsewhere; it widens the bound
@@ -80,13 +81,10 @@ class FairQueue:
         """Return the tenants that are eligible now, in no order."""
         return iter(self._eligible)
 
-    def line(self, *, full: bool) -> LazyHeap[TenantQueue]:
-        """Return the eligible in the order of their turns. A step takes out whom it serves, and puts them back.
-
-        With all slots ``full`` only those are there who may ask for one: they have a guarantee and run nothing, or
-        run a long generation that may make room.
-        """
-        return self._claiming if full else self._in_line
+    @property
+    def line(self) -> LazyHeap[TenantQueue]:
+        """The eligible in the order of their turns. A step takes out whom it serves, and puts them back."""
+        return self._in_line
 
     def turn(self, tenant: TenantQueue, pending_units: float = 0.0) -> Turn:
         """Return the place of ``tenant``, least first, with what the step will charge it and has not yet."""
@@ -159,8 +157,18 @@ class FairQueue:
         sequence.tenant.long[sequence.request_id] = sequence
         self.refresh(sequence.tenant)
 
+    def pause(self, sequence: Sequence) -> None:
+        """Let a running request keep its blocks and do nothing."""
+        self.paused[sequence.request_id] = sequence.tenant.paused[sequence.request_id] = sequence
+
+    def resume(self, sequence: Sequence) -> None:
+        """Let a paused request go on."""
+        del self.paused[sequence.request_id], sequence.tenant.paused[sequence.request_id]
+
     def _stop(self, sequence: Sequence) -> None:
         tenant = sequence.tenant
+        if sequence.request_id in self.paused:
+            self.resume(sequence)
         del tenant.running[sequence.request_id]
         tenant.long.pop(sequence.request_id, None)
         if not tenant.running:
@@ -230,8 +238,6 @@ class FairQueue:
                 self._eligible.add(tenant)
                 self._unblocked.add(tenant)
                 self._in_line.add(tenant)
-        if eligible and (tenant.budget.guarantee_blocks or tenant.long):
-            self._claiming.add(tenant)  # it may have begun to run nothing, to have a guarantee or a long generation
         self._note_cause(tenant)
 
     def _note_cause(self, tenant: TenantQueue) -> None:
@@ -321,7 +327,3 @@ def _is_eligible(tenant: TenantQueue) -> bool:
 
 def _is_unblocked(tenant: TenantQueue) -> bool:
     return tenant.eligible and tenant.hold is None
-
-
-def _may_claim_slot(tenant: TenantQueue) -> bool:
-    return tenant.eligible and bool(tenant.long or (tenant.budget.guarantee_blocks and not tenant.running))

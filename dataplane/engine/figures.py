@@ -18,6 +18,7 @@ class TenantFigures:
     served_units: float = 0.0
     preemptions: Counter[PreemptionCause] = field(default_factory=Counter)
     within_guarantee_preemptions: int = 0
+    pauses: int = 0
     prefix_queries_tokens: int = 0
     prefix_hits_tokens: int = 0
     gap_units: float = 0.0

@@ -56,21 +56,19 @@ def freed_blocks(victim: Sequence, let_go: Counter[int]) -> int:
     return sum(block.ref_count == let_go[block.id] for block in victim.table.blocks)
 
 
-def slot_victim(
-    newcomer: TenantQueue, tenants: Iterable[TenantQueue], step: int, min_run_steps: int
-) -> Sequence | None:
-    """Return the newest settled sequence of the tenant with most slots per weight, if it has more than a newcomer.
+def row_giver(newcomer: TenantQueue, tenants: Iterable[TenantQueue]) -> Sequence | None:
+    """Return the newest sequence that computes of the tenant with most rows per weight, None if that is not enough.
 
-    For a tenant with a guarantee that runs nothing while all slots are full: its memory is of no use without a slot.
+    It must have more than the newcomer will have with one more. Nobody computes anything again for it: the sequence
+    keeps its blocks, and goes on when a row is free.
     """
-    one_slot = 1 / newcomer.budget.weight
-    best: Sequence | None = None
-    most = one_slot
-    for tenant in tenants:
-        slots = len(tenant.running) / tenant.budget.weight
-        if slots > most and (settled := _settled(tenant, step, min_run_steps)):
-            best, most = settled[-1], slots
-    return best
+    most = max(tenants, key=TenantQueue.rows_per_weight, default=newcomer)
+    if most.rows_per_weight() <= newcomer.rows_per_weight(1):
+        return None
+    return max(
+        (sequence for id_, sequence in most.running.items() if id_ not in most.paused),
+        key=lambda sequence: sequence.arrival,
+    )
 
 
 def _settled(tenant: TenantQueue, step: int, min_run_steps: int) -> list[Sequence]:

@@ -13,7 +13,7 @@ from dataplane.contracts.generation import PreemptionCause
 from dataplane.engine.block_pool import BlockPool
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import FairQueue
-from dataplane.engine.preemption import ReclaimCredit, freed_blocks, growth_victim, reclaim_victims, slot_victim
+from dataplane.engine.preemption import ReclaimCredit, freed_blocks, growth_victim, reclaim_victims, row_giver
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.step import Need, Step, Turns
@@ -51,6 +51,7 @@ class Scheduler:
         self._prefix_cache = prefix_cache
         self._credit = ReclaimCredit(config.reclaim_recompute_share)
         self._watermark_blocks = int(config.num_blocks * config.watermark_fraction)
+        self._prompt_service: dict[str, int] = {}  # in which step a tenant was last admitted with nothing left to wait
 
     # one step
 
@@ -58,6 +59,7 @@ class Scheduler:
         """Choose the rows of the next step and give them their blocks."""
         self.step_number += 1
         step = Step(self._config.step_token_budget)
+        self._resume()
         prefills = self._schedule_decodes(step)
         self._schedule_prefills(step, prefills)
         self.queue.time.slots_full = self._is_full
@@ -116,6 +118,8 @@ class Scheduler:
         for sequence in list(self.running.values()):
             if not sequence.is_running:
                 continue  # preempted by the growth of one before it
+            if sequence.request_id in self.queue.paused:
+                continue
             if sequence.num_uncomputed_tokens > 1:
                 prefills.setdefault(sequence.tenant.id, []).append(sequence)
             elif self._grow(sequence, step):
@@ -178,10 +182,15 @@ class Scheduler:
     def _schedule_prefills(self, step: Step, prefills: dict[str, list[Sequence]]) -> None:
         """Fill the rest of the budget: running prefills and admissions together, least served tenant first."""
         recompute_left = step.tokens_left // 2
+        backlog_left = self._config.backlog_tokens(self._config.step_token_budget - step.tokens_left)
         limited: list[Sequence] = []
-        full = self._is_full
-        turns = Turns(step, prefills, self.queue, full=full)
+        turns = Turns(step, prefills, self.queue)
         while step.tokens_left > 0 and (tenant := turns.next()) is not None:
+            tokens_left = step.tokens_left
+            if self._delays_others(tenant, tenant.num_waiting - (not prefills.get(tenant.id))):
+                tokens_left = min(tokens_left, backlog_left)
+                if tokens_left <= 0:
+                    continue
             sequence = self._next_prefill(tenant, prefills)
             if sequence is not None:
                 self.queue.advance()
@@ -190,7 +199,7 @@ class Scheduler:
             if sequence is None:
                 continue
             self.queue.mark_dispatched(tenant)
-            num_tokens = self._chunk_tokens(sequence, step.tokens_left)
+            num_tokens = self._chunk_tokens(sequence, tokens_left)
             if sequence.is_recomputing:
                 # Recompute is free, so it would never lose its turn: it gets half of what decoding leaves, and
                 # afterwards what nobody else wants.
@@ -199,12 +208,26 @@ class Scheduler:
                 limited.append(sequence)
             if num_tokens:
                 self._schedule_chunk(sequence, num_tokens, step)
+                backlog_left -= num_tokens
             turns.again(tenant)
         turns.end()
         for sequence in limited:
             self._unschedule(sequence, step)
             if sequence.is_running and step.tokens_left > 0:
                 self._schedule_chunk(sequence, self._chunk_tokens(sequence, step.tokens_left), step)
+
+    def _delays_others(self, tenant: TenantQueue, num_behind: int) -> bool:
+        """Say whether ``num_behind`` requests of ``tenant`` wait anyway, while another's were served as they came."""
+        since = self.step_number - self._config.prompt_service_steps
+        if num_behind <= 0 or not self._has_more_than_its_part(tenant):
+            return False
+        return any(
+            id_ != tenant.id and step > since for id_, step in self._prompt_service.items()
+        )
+
+    def _has_more_than_its_part(self, tenant: TenantQueue) -> bool:
+        weight = sum(busy.budget.weight for busy in self.queue.busy.values())
+        return tenant.num_rows * weight > self.num_rows * tenant.budget.weight
 
     def _next_prefill(self, tenant: TenantQueue, prefills: dict[str, list[Sequence]]) -> Sequence | None:
         sequences = prefills.get(tenant.id, [])
@@ -218,29 +241,30 @@ class Scheduler:
         return min(sequence.num_uncomputed_tokens, tokens_left, self._config.prefill_chunk_tokens or tokens_left)
 
     def _admit_head(self, tenant: TenantQueue, step: Step) -> Sequence | None:
-        """Admit the head of ``tenant`` if there is a slot, and memory for its length, by preemption where it may."""
-        head, full = tenant.head, self._is_full
-        if step.closed or head is None or not tenant.eligible or (full and tenant.running and not tenant.long):
+        """Admit the head of ``tenant`` if there is a row, and memory for its length, by preemption where it may."""
+        head = tenant.head
+        if step.closed or head is None or not tenant.eligible:
             return None
-        if self._make_way(head, step, full=full):
+        if self._make_way(head, step):
             return head
         step.miss()
         return None
 
-    def _make_way(self, head: Sequence, step: Step, *, full: bool) -> bool:
-        tenant = head.tenant
+    def _make_way(self, head: Sequence, step: Step) -> bool:
+        tenant, full = head.tenant, self._is_full
+        giver = self._row_giver(tenant) if full else None
+        if full and giver is None and not tenant.long:
+            return False
         if any(not hold.admits(tenant) for hold in step.holds):
             return False
         need, held = self._need(head), False
         cause = PreemptionCause.RECLAIM
         victims: list[Sequence] | None = None
-        if not full or self._may_claim_slot(tenant, need):
+        if not full or giver is not None:
             victims = self._memory_victims(head, need, step)
             held = victims is None
-            if full and victims == []:
-                cause, victims = PreemptionCause.SLOT, self._slot_victims(tenant)
         if victims is None:
-            cause, victims = PreemptionCause.OWN, self._own_victims(head, need, step, full=full)
+            cause, victims = PreemptionCause.OWN, self._own_victims(head, need, step, rowless=full and giver is None)
         if victims is None:
             if held:
                 self._hold_for(head, need, step)
@@ -248,12 +272,24 @@ class Scheduler:
         for victim in victims:
             self._preempt(victim, step, cause, tenant)
             victim.reclaimed_by = tenant.id
+        if giver is not None and self._is_full:
+            self._unschedule(giver, step)
+            self.queue.pause(giver)
+            giver.tenant.figures.pauses += 1
         # Who makes others recompute pays at once: charged by the chunk, it could abort and do it again for nothing.
         return self._admit(head, need, prepaid=bool(victims) and cause is not PreemptionCause.OWN, step=step)
 
-    def _may_claim_slot(self, tenant: TenantQueue, need: Need) -> bool:
-        guaranteed = tenant.budget.guarantee_blocks > 0 and not tenant.running
-        return guaranteed and self._within_guarantee(tenant, need) and self._may_reclaim(tenant)
+    def _row_giver(self, tenant: TenantQueue) -> Sequence | None:
+        """Return which sequence of another tenant leaves its row to ``tenant``, whose turn it must be."""
+        if len(self.queue.paused) >= self._config.max_num_seqs or not self.queue.is_turn(tenant):
+            return None
+        return row_giver(tenant, self.queue.busy.values())
+
+    def _resume(self) -> None:
+        """Let what is paused go on while rows are free, of whoever has fewest rows per weight."""
+        while self.queue.paused and not self._is_full:
+            fewest = min(self.queue.paused.values(), key=lambda paused: paused.tenant.rows_per_weight())
+            self.queue.resume(fewest)
 
     def _may_reclaim(self, tenant: TenantQueue) -> bool:
         guarantee_tokens = tenant.budget.guarantee_blocks * self._config.block_size
@@ -269,25 +305,21 @@ class Scheduler:
         busy = self.queue.busy.values()
         return reclaim_victims(shortfall_blocks, busy, self.step_number, self._config.min_run_steps)
 
-    def _slot_victims(self, tenant: TenantQueue) -> list[Sequence] | None:
-        busy = self.queue.busy.values()
-        victim = slot_victim(tenant, busy, self.step_number, self._config.min_run_steps)
-        return None if victim is None else [victim]
-
-    def _own_victims(self, head: Sequence, need: Need, step: Step, *, full: bool) -> list[Sequence] | None:
+    def _own_victims(self, head: Sequence, need: Need, step: Step, *, rowless: bool) -> list[Sequence] | None:
         """Return which long generations of its own tenant make room for ``head``; None if they cannot.
 
-        One at least: if it lacks no memory, it lacks a slot. While all slots are taken others may wait for one, and a
+        One at least: if it lacks no memory, it lacks a row. While all rows are taken others may wait for one, and a
         tenant that goes on with its own must not keep it from those whose turn is before its.
         """
-        if full and not self.queue.is_turn(head.tenant):
+        if rowless and not self.queue.is_turn(head.tenant):
             return None
         shortfall_blocks, let_go = self._shortfall_blocks(head, need, step), need.kept()
         victims: list[Sequence] = []
         for sequence in head.tenant.making_room():
             victims.append(sequence)
             shortfall_blocks -= freed_blocks(sequence, let_go)
-            if shortfall_blocks <= 0:
+            rowless = rowless and sequence.request_id in self.queue.paused
+            if shortfall_blocks <= 0 and not rowless:
                 return victims
         return None
 
@@ -327,19 +359,27 @@ class Scheduler:
             tenant.figures.prefix_queries_tokens += head.num_prompt_tokens
             tenant.figures.prefix_hits_tokens += head.prefix_tokens
         self.running[head.request_id] = head
-        if self._is_full:
-            step.closed = True  # who has a guarantee may ask for a slot when the next step begins with none
         for hold in step.holds:
             hold.passed_by(tenant, self._prompt_units(head, head.num_prompt_tokens) / tenant.budget.weight)
         self.queue.admit(head)
+        if not tenant.num_waiting:
+            self._prompt_service.pop(tenant.id, None)
+            self._prompt_service[tenant.id] = self.step_number
+            if len(self._prompt_service) > 2:  # two, for whoever asks is not itself the other
+                del self._prompt_service[next(iter(self._prompt_service))]
         if prepaid:
             self.queue.charge(tenant, self._prompt_units(head, head.num_prompt_tokens))
             head.charged_tokens = head.num_prompt_tokens
         return True
 
     @property
+    def num_rows(self) -> int:
+        """Sequences that compute: those that run and are not paused."""
+        return len(self.running) - len(self.queue.paused)
+
+    @property
     def _is_full(self) -> bool:
-        return len(self.running) >= self._config.max_num_seqs
+        return self.num_rows >= self._config.max_num_seqs
 
     # what things cost
 

@@ -77,14 +77,13 @@ class Turns:
         step: whose pending charges count.
         prefills: running sequences with more than one token to compute, by tenant; their tenants have a turn.
         queue: says the order. What is taken out of its line is put back by :meth:`end`.
-        full: all slots are taken: see :meth:`FairQueue.line`.
     """
 
-    def __init__(self, step: Step, prefills: dict[str, list[Sequence]], queue: FairQueue, *, full: bool) -> None:
+    def __init__(self, step: Step, prefills: dict[str, list[Sequence]], queue: FairQueue) -> None:
         self._step = step
         self._prefills = prefills
         self._queue = queue
-        self._line = queue.line(full=full)
+        self._line = queue.line
         self._taken: list[TenantQueue] = []
         self._turns = [self._turn(queue.tenants[tenant_id]) for tenant_id in prefills]
         heapify(self._turns)

@@ -53,6 +53,7 @@ class TenantQueue:
         waiting: requests in order of arrival; the preempted first.
         aside: long generations that made room for others of the tenant, the first to have done so first.
         running: sequences that hold blocks, by request id.
+        paused: those of them whose row in a step another tenant has, by request id.
         long: those of them that have had their turn among the tenant's own, the first to have had it first: they make
             room for a head that finds none.
         usual_output_tokens: about the median of what its requests generated.
@@ -83,6 +84,7 @@ class TenantQueue:
         "in_line_since",
         "last_dispatch",
         "long",
+        "paused",
         "running",
         "since",
         "usual_output_tokens",
@@ -97,6 +99,7 @@ class TenantQueue:
         self.waiting: OrderedDict[str, Sequence] = OrderedDict()
         self.aside: OrderedDict[str, Sequence] = OrderedDict()
         self.running: dict[str, Sequence] = {}
+        self.paused: dict[str, Sequence] = {}
         self.long: dict[str, Sequence] = {}
         self.usual_output_tokens = _USUAL_AT_FIRST_TOKENS
         self.head: Sequence | None = None
@@ -119,6 +122,20 @@ class TenantQueue:
     def num_waiting(self) -> int:
         """Its requests that do not run."""
         return len(self.waiting) + len(self.aside)
+
+    @property
+    def num_rows(self) -> int:
+        """Its sequences that compute."""
+        return len(self.running) - len(self.paused)
+
+    @property
+    def num_unserved(self) -> int:
+        """Its requests that wait, or are paused."""
+        return self.num_waiting + len(self.paused)
+
+    def rows_per_weight(self, more: int = 0) -> float:
+        """Return how many sequences compute, and ``more``, by weight."""
+        return (self.num_rows + more) / self.budget.weight
 
     def queued(self) -> list[Sequence]:
         """Return its requests that do not run."""
@@ -147,8 +164,8 @@ class TenantQueue:
             weight=budget.weight,
             owned_blocks=budget.owned_blocks,
             cached_blocks=budget.cached_blocks,
-            num_running=len(self.running),
-            num_waiting=self.num_waiting,
+            num_running=self.num_rows,
+            num_waiting=self.num_unserved,
             service=self.counter,
             peak_owned_blocks=budget.peak_owned_blocks,
             preemptions={cause.value: count for cause, count in figures.preemptions.items()},
@@ -158,5 +175,6 @@ class TenantQueue:
             service_bound_units=figures.gap_bound_units,
             prefix_queries_tokens=figures.prefix_queries_tokens,
             prefix_hits_tokens=figures.prefix_hits_tokens,
+            pauses=figures.pauses,
             head_tokens=self.head.num_tokens if self.head is not None else 0,
         )
