@@ -21,7 +21,6 @@ BADGES = {
 CAUSES: dict[str, tuple[str, str]] = {
     PreemptionCause.GROWTH: ("Memory ran out", "A running request needed the next block and none was left anywhere."),
     PreemptionCause.RECLAIM: ("Claimed back", "A tenant claimed its guarantee, of which you had borrowed."),
-    PreemptionCause.SLOT: ("A place was needed", "All places were taken; a tenant with a guarantee ran nothing."),
     PreemptionCause.SHARES: ("Your share was lowered", "You held more than the new cap."),
     PreemptionCause.OWN: ("By your own", "A long answer made room for another request of yours."),
 }

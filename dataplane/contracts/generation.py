@@ -136,14 +136,12 @@ class EngineLoad(msgspec.Struct, frozen=True):
 class PreemptionCause(StrEnum):
     """Why a running sequence was sent back to its line.
 
-    GROWTH: one that ran needed a block. RECLAIM: a tenant took back what it is guaranteed. SLOT: one with a guarantee
-    ran nothing while all slots were taken. SHARES: its tenant's cap was lowered. OWN: a long generation made room for
-    another request of its own tenant.
+    GROWTH: one that ran needed a block. RECLAIM: a tenant took back what it is guaranteed. SHARES: its
+    tenant's cap was lowered. OWN: a long generation made room for another request of its own tenant.
     """
 
     GROWTH = "growth"
     RECLAIM = "reclaim"
-    SLOT = "slot"
     SHARES = "shares"
     OWN = "own"
 

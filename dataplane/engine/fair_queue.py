@@ -81,9 +81,8 @@ class FairQueue:
         """Return the tenants that are eligible now, in no order."""
         return iter(self._eligible)
 
-    @property
     def line(self) -> LazyHeap[TenantQueue]:
-        """The eligible in the order of their turns. A step takes out whom it serves, and puts them back."""
+        """Return the eligible in the order of their turns. A step takes out whom it serves, and puts them back."""
         return self._in_line
 
     def turn(self, tenant: TenantQueue, pending_units: float = 0.0) -> Turn:

@@ -217,17 +217,12 @@ class Scheduler:
                 self._schedule_chunk(sequence, self._chunk_tokens(sequence, step.tokens_left), step)
 
     def _delays_others(self, tenant: TenantQueue, num_behind: int) -> bool:
-        """Say whether ``num_behind`` requests of ``tenant`` wait anyway, while another's were served as they came."""
-        since = self.step_number - self._config.prompt_service_steps
-        if num_behind <= 0 or not self._has_more_than_its_part(tenant):
+        """Say whether ``num_behind`` of its requests wait anyway, while another with fewer rows is served as it comes."""
+        if num_behind <= 0:
             return False
-        return any(
-            id_ != tenant.id and step > since for id_, step in self._prompt_service.items()
-        )
-
-    def _has_more_than_its_part(self, tenant: TenantQueue) -> bool:
-        weight = sum(busy.budget.weight for busy in self.queue.busy.values())
-        return tenant.num_rows * weight > self.num_rows * tenant.budget.weight
+        since = self.step_number - self._config.prompt_service_steps
+        others = [self.queue.tenants.get(id_) for id_, step in self._prompt_service.items() if step > since]
+        return any(other is not None and other.rows_per_weight() < tenant.rows_per_weight() for other in others)
 
     def _next_prefill(self, tenant: TenantQueue, prefills: dict[str, list[Sequence]]) -> Sequence | None:
         sequences = prefills.get(tenant.id, [])
@@ -254,6 +249,9 @@ class Scheduler:
         tenant, full = head.tenant, self._is_full
         giver = self._row_giver(tenant) if full else None
         if full and giver is None and not tenant.long:
+            step.closed = (
+                not tenant.num_rows
+            )  # who has none finds none: nor does anybody behind it, unless it weighs more
             return False
         if any(not hold.admits(tenant) for hold in step.holds):
             return False

@@ -83,7 +83,7 @@ class Turns:
         self._step = step
         self._prefills = prefills
         self._queue = queue
-        self._line = queue.line
+        self._line = queue.line()
         self._taken: list[TenantQueue] = []
         self._turns = [self._turn(queue.tenants[tenant_id]) for tenant_id in prefills]
         heapify(self._turns)

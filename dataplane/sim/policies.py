@@ -123,9 +123,9 @@ class DeficitLongestPrefix(FirstCome):
         """Say whether it has credit."""
         return tenant.counter < 0
 
-    def line(self, *, full: bool) -> LazyHeap[TenantQueue]:
+    def line(self) -> LazyHeap[TenantQueue]:
         """Refill, and look again who has the longest prefix: other blocks are cached than a step before."""
-        waiting = [] if full else list(self.eligible())
+        waiting = list(self.eligible())
         while waiting and min(tenant.counter for tenant in waiting) >= 0:
             for tenant in self.tenants.values():
                 tenant.counter -= self.quantum_units * (tenant.counter >= 0)
@@ -134,7 +134,7 @@ class DeficitLongestPrefix(FirstCome):
                 tenant.head = self._choose_head(tenant)
                 self.refresh(tenant)
             self._rejoin(tenant)
-        return super().line(full=full)
+        return super().line()
 
     def is_forgettable(self, tenant: TenantQueue) -> bool:
         """Keep what it owes, or is owed."""

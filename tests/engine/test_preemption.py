@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.block_pool import BlockPool
-from dataplane.engine.preemption import ReclaimCredit, growth_victim, reclaim_victims, slot_victim
+from dataplane.engine.preemption import ReclaimCredit, growth_victim, reclaim_victims, row_giver
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
 from dataplane.engine.tenant_queue import TenantQueue
@@ -139,13 +139,16 @@ def test_a_block_that_victims_share_is_freed_by_the_last_of_them() -> None:
     assert reclaim_victims(5, bench.tenants, step=100, min_run_steps=16) == [new, old]
 
 
-def test_a_slot_is_taken_from_whoever_has_most_per_weight_and_never_from_an_equal() -> None:
+def test_a_row_is_taken_from_whoever_has_most_per_weight_and_never_from_an_equal() -> None:
     bench = Bench()
     newcomer = bench.tenant("newcomer", [], guarantee=4)
     many = bench.tenant("many", [1, 1, 1])
     bench.tenant("heavy", [1, 1, 1, 1], weight=4)
-    assert slot_victim(newcomer, bench.tenants, step=100, min_run_steps=16) is newest(many)
-    assert slot_victim(newcomer, [newcomer, bench.tenant("one", [1])], step=100, min_run_steps=16) is None
+    assert row_giver(newcomer, bench.tenants) is newest(many)
+    assert row_giver(newcomer, [newcomer, bench.tenant("one", [1])]) is None
+    gave = newest(many)
+    many.paused[gave.request_id] = gave
+    assert row_giver(newcomer, bench.tenants) is list(many.running.values())[1]
 
 
 def test_credit_to_reclaim_is_earned_by_work_and_bounded_by_the_guarantee() -> None:

@@ -13,7 +13,7 @@ from dataplane.contracts.generation import TenantLoad
 
 counts = st.integers(0, 10**6)
 units = st.integers(0, 10**6).map(float)
-causes = st.dictionaries(st.sampled_from(("growth", "reclaim", "slot", "shares")), st.integers(1, 99))
+causes = st.dictionaries(st.sampled_from(("growth", "reclaim", "shares")), st.integers(1, 99))
 readings = st.builds(
     Reading, guarantee_tokens=counts, cap_tokens=counts, used_tokens=counts, borrowed_tokens=counts,
     peak_tokens=counts, waiting=counts, gap_units=units, bound_units=units, service_units=units, preemptions=causes,

@@ -125,7 +125,7 @@ def test_who_has_no_grant_and_who_is_made_up_has_no_figures(node, chat, personas
 
 def test_a_guest_reads_its_own_figures_and_the_probes_and_nothing_of_the_owner(node, chat, personas, acme, evil):
     node.tell(
-        replica("rep_1", chat, load(personas.acme, 40), load(personas.evil, 3, preemptions={"slot": 1})),
+        replica("rep_1", chat, load(personas.acme, 40), load(personas.evil, 3, preemptions={"reclaim": 1})),
         probes=sound(chat),
     )
     found = figures(evil, chat)

@@ -1,0 +1,133 @@
+"""All rows taken: who has most per weight gives one to who has fewest, and goes on where it was."""
+
+from typing import Any
+
+import pytest
+from engine_harness import Driver
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataplane.contracts.catalog import Share
+from dataplane.engine import scheduler as scheduler_module
+
+
+def crowded(shares: dict[str, Share] | None = None, **settings: Any) -> Driver:
+    """A driver whose rows one tenant has all."""
+    driver = Driver(shares or {}, **{"max_num_seqs": 4, "num_blocks": 200} | settings)
+    for number in range(6):
+        driver.submit("many", [number + 1] * 8, 30, ignore_eos=True)
+    driver.step()
+    return driver
+
+
+def test_one_that_comes_gets_a_row_at_once_and_nothing_is_computed_again() -> None:
+    driver = crowded()
+    newcomer = driver.submit("few", [9] * 8, 4, ignore_eos=True)
+    driver.step()
+    assert driver.tokens[newcomer]
+    many, few = driver.tenant("many"), driver.tenant("few")
+    assert (many.num_rows, few.num_rows, many.figures.pauses) == (3, 1, 1)
+    load = driver.engine.load()
+    assert (load.num_running, load.num_waiting) == (4, 3)  # the paused one waits beside the two that never ran
+    driver.run()
+    assert load.num_preemptions == 0
+    assert driver.runner.computed == {
+        id_: len(request.prompt_token_ids) + request.sampling.max_tokens - 1 for id_, request in driver.requests.items()
+    }
+    driver.check_answers()
+
+
+def test_the_newest_pauses_and_goes_on_before_any_of_its_tenant_that_never_ran() -> None:
+    driver = crowded()
+    newcomer = driver.submit("few", [9] * 8, 4, ignore_eos=True)
+    driver.run()
+    first, *others = driver.requests
+    assert list(driver.ends) == [newcomer, first, *(id_ for id_ in others if id_ != newcomer)]
+
+
+@pytest.mark.parametrize(("weight", "rows"), [(1, 2), (3, 3)])
+def test_rows_are_shared_by_weight(weight: int, rows: int) -> None:
+    driver = crowded({"few": Share(weight=weight)})
+    for number in range(5):
+        driver.submit("few", [number + 20] * 8, 30, ignore_eos=True)
+    for _ in range(6):
+        driver.step()
+    assert (driver.tenant("few").num_rows, driver.tenant("many").num_rows) == (rows, 4 - rows)
+
+
+def test_one_whose_turn_it_is_not_takes_no_row() -> None:
+    driver = crowded(reclaim_gap_units=0.0, return_credit_steps=0)
+    driver.engine.add_service({"few": 1e6})
+    newcomer = driver.submit("few", [9] * 8, 4, ignore_eos=True)
+    driver.step()
+    assert not driver.tokens.get(newcomer)
+
+
+def test_what_is_paused_can_be_aborted_and_preempted_and_leaves_nothing_behind() -> None:
+    driver = crowded()
+    driver.submit("few", [9] * 8, 4, ignore_eos=True)
+    driver.step()
+    (paused,) = driver.tenant("many").paused
+    driver.engine.abort(paused)
+    assert not driver.tenant("many").paused
+    driver.submit("few", [8] * 8, 4, ignore_eos=True)
+    driver.step()
+    driver.engine.set_tenants({"many": Share(cap_tokens=16)})
+    driver.run()
+    assert not driver.tenant("many").paused
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.integers(1, 40), st.integers(1, 30), st.integers(0, 6)), max_size=40
+    ),
+    st.dictionaries(st.sampled_from("abcd"), st.integers(1, 4)),
+)
+def test_whoever_pauses_the_answers_are_those_of_each_alone(
+    calls: list[tuple[str, int, int, int]], weights: dict[str, int]
+) -> None:
+    driver = Driver(
+        {id_: Share(weight=weight) for id_, weight in weights.items()}, max_num_seqs=3, num_blocks=40, max_model_len=80
+    )
+    for tenant, prompt_tokens, max_tokens, steps in calls:
+        driver.submit(tenant, [ord(tenant) % 50] * prompt_tokens, max_tokens, ignore_eos=True)
+        for _ in range(steps):
+            driver.step()
+            tenants = driver.engine._queue.tenants.values()
+            assert sum(each.num_rows for each in tenants) <= 3
+            paused = {id_ for each in tenants for id_ in each.paused}
+            assert paused == set(driver.engine._queue.paused)
+    driver.run()
+    driver.check_answers()
+
+
+def test_the_prompts_of_a_backlog_leave_steps_short_while_another_is_served_as_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def longest_step(*, beside: bool) -> int:
+        driver = Driver(max_num_seqs=8, num_blocks=2000, step_token_budget=128, queue_limit_per_tenant=500)
+        sizes: list[int] = []
+        execute = driver.runner.execute
+        monkeypatch.setattr(
+            driver.runner,
+            "execute",
+            lambda rows: sizes.append(sum(len(row.token_ids) for row in rows)) or execute(rows),
+        )
+        for number in range(100):
+            driver.submit("flood", [number % 50] * 60, 6, ignore_eos=True)
+        for step in range(60):
+            if beside and step % 5 == 0:
+                driver.submit("calm", [7] * 8, 2, ignore_eos=True)
+            driver.step()
+        return max(sizes[10:])
+
+    assert longest_step(beside=True) <= 48 + 8
+    assert longest_step(beside=False) > 100
+
+
+def test_without_rows_to_give_a_newcomer_waits_for_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "row_giver", lambda *_: None)
+    driver = crowded()
+    newcomer = driver.submit("few", [9] * 8, 4, ignore_eos=True)
+    driver.step()
+    assert not driver.tokens.get(newcomer)
