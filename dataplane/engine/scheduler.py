@@ -217,7 +217,7 @@ class Scheduler:
                 self._schedule_chunk(sequence, self._chunk_tokens(sequence, step.tokens_left), step)
 
     def _delays_others(self, tenant: TenantQueue, num_behind: int) -> bool:
-        """Say whether ``num_behind`` of its requests wait anyway, while another with fewer rows is served as it comes."""
+        """Say whether ``num_behind`` of its own wait anyway, while another with fewer rows is served as it comes."""
         if num_behind <= 0:
             return False
         since = self.step_number - self._config.prompt_service_steps
@@ -249,9 +249,8 @@ class Scheduler:
         tenant, full = head.tenant, self._is_full
         giver = self._row_giver(tenant) if full else None
         if full and giver is None and not tenant.long:
-            step.closed = (
-                not tenant.num_rows
-            )  # who has none finds none: nor does anybody behind it, unless it weighs more
+            # Who has no row finds none: nor do those behind it, unless they weigh more.
+            step.closed = not tenant.num_rows
             return False
         if any(not hold.admits(tenant) for hold in step.holds):
             return False
@@ -279,7 +278,7 @@ class Scheduler:
 
     def _row_giver(self, tenant: TenantQueue) -> Sequence | None:
         """Return which sequence of another tenant leaves its row to ``tenant``, whose turn it must be."""
-        if len(self.queue.paused) >= self._config.max_num_seqs or not self.queue.is_turn(tenant):
+        if len(self.queue.paused) >= self._config.pause_limit or not self.queue.is_turn(tenant):
             return None
         return row_giver(tenant, self.queue.busy.values())
 
@@ -374,6 +373,11 @@ class Scheduler:
     def num_rows(self) -> int:
         """Sequences that compute: those that run and are not paused."""
         return len(self.running) - len(self.queue.paused)
+
+    @property
+    def num_unserved(self) -> int:
+        """Sequences that wait, or are paused."""
+        return self.queue.num_waiting + len(self.queue.paused)
 
     @property
     def _is_full(self) -> bool:

@@ -228,11 +228,12 @@ class Policy:
         return {id_: share if self.budgets else Share(weight=share.weight) for id_, share in shares.items()}
 
 
-_ONE_CLASS = {"long_output_factor": 1e9}  # within a tenant, too, nothing makes room for what came later
+_ROWS_KEPT = {"pause_limit": 0, "backlog_step_fraction": 1.0}
+_ONE_CLASS = {"long_output_factor": 1e9, **_ROWS_KEPT}  # within a tenant, too, nothing makes room for what came later
 
 OURS = Policy("Pagoda")
 FIRST_COME = Policy("first-come", FirstCome, budgets=False, settings=_ONE_CLASS)
-WITHOUT_LIFT = Policy("counter without lift", CounterWithoutLift)
+WITHOUT_LIFT = Policy("counter without lift", CounterWithoutLift, settings=_ROWS_KEPT)
 PUBLISHED = Policy("counter as published", PublishedCounter, settings=_ONE_CLASS)
 RATE_LIMITS = Policy("rate limits", FirstCome, budgets=False, rate_limited=True, settings=_ONE_CLASS)
 DEFICIT = Policy("deficit longest-prefix", DeficitLongestPrefix, budgets=False, settings=_ONE_CLASS)

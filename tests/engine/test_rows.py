@@ -1,5 +1,6 @@
 """All rows taken: who has most per weight gives one to who has fewest, and goes on where it was."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataplane.contracts.catalog import Share
-from dataplane.engine import scheduler as scheduler_module
+from dataplane.engine.runner import Row, RowResult
 
 
 def crowded(shares: dict[str, Share] | None = None, **settings: Any) -> Driver:
@@ -108,11 +109,12 @@ def test_the_prompts_of_a_backlog_leave_steps_short_while_another_is_served_as_i
         driver = Driver(max_num_seqs=8, num_blocks=2000, step_token_budget=128, queue_limit_per_tenant=500)
         sizes: list[int] = []
         execute = driver.runner.execute
-        monkeypatch.setattr(
-            driver.runner,
-            "execute",
-            lambda rows: sizes.append(sum(len(row.token_ids) for row in rows)) or execute(rows),
-        )
+
+        def measured(rows: Sequence[Row]) -> list[RowResult]:
+            sizes.append(sum(len(row.token_ids) for row in rows))
+            return execute(rows)
+
+        monkeypatch.setattr(driver.runner, "execute", measured)
         for number in range(100):
             driver.submit("flood", [number % 50] * 60, 6, ignore_eos=True)
         for step in range(60):
@@ -125,9 +127,8 @@ def test_the_prompts_of_a_backlog_leave_steps_short_while_another_is_served_as_i
     assert longest_step(beside=False) > 100
 
 
-def test_without_rows_to_give_a_newcomer_waits_for_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_module, "row_giver", lambda *_: None)
-    driver = crowded()
+def test_where_nothing_may_be_paused_a_newcomer_waits_for_an_end() -> None:
+    driver = crowded(pause_limit=0)
     newcomer = driver.submit("few", [9] * 8, 4, ignore_eos=True)
     driver.step()
     assert not driver.tokens.get(newcomer)
