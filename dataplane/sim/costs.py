@@ -61,6 +61,6 @@ class StepCosts:
         return cls(tuple(sorted((int(tokens), ms) for tokens, ms in measured.items())))
 
 
-TWO_CORES = StepCosts(((1, 15.7), (8, 25.0), (32, 73.0), (256, 351.0)))
-"""A model of 135 million parameters in fp32 on two cores with AVX2, by our own kernels: 64, 320 and 438 tokens a second
-at 1, 8 and 32 rows, 730 in a prefill."""
+TWO_CORES = StepCosts(((1, 35.7), (8, 59.7), (32, 180.8), (256, 540.0)))
+"""A model of 135 million parameters in fp32 on two cores with AVX2, plain PyTorch: 28, 134 and 177 tokens a second at
+1, 8 and 32 rows, 475 in a prefill."""

@@ -228,10 +228,12 @@ class Policy:
         return {id_: share if self.budgets else Share(weight=share.weight) for id_, share in shares.items()}
 
 
-_ROWS_KEPT = {"pause_limit": 0, "backlog_step_fraction": 1.0}
+_STEPS_OF_ONE_SIZE = {"backlog_step_fraction": 1.0}
+"""A step costs by its tokens here, which overrates short ones: what those do is measured live."""
+_ROWS_KEPT = {"pause_limit": 0, **_STEPS_OF_ONE_SIZE}
 _ONE_CLASS = {"long_output_factor": 1e9, **_ROWS_KEPT}  # within a tenant, too, nothing makes room for what came later
 
-OURS = Policy("Pagoda")
+OURS = Policy("Pagoda", settings=_STEPS_OF_ONE_SIZE)
 FIRST_COME = Policy("first-come", FirstCome, budgets=False, settings=_ONE_CLASS)
 WITHOUT_LIFT = Policy("counter without lift", CounterWithoutLift, settings=_ROWS_KEPT)
 PUBLISHED = Policy("counter as published", PublishedCounter, settings=_ONE_CLASS)
