@@ -402,7 +402,7 @@ class Engine:
         return EngineLoad(
             step=scheduler.step_number,
             num_running=scheduler.num_rows - sum(tenant.num_rows for tenant in made_up),
-            num_waiting=scheduler.num_unserved - sum(tenant.num_unserved for tenant in made_up),
+            num_waiting=self._queue.num_unserved - sum(tenant.num_unserved for tenant in made_up),
             total_blocks=self.config.num_blocks,
             free_blocks=pool.free_blocks,
             cached_blocks=pool.cached_blocks,

@@ -11,6 +11,7 @@ from itertools import islice
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.figures import Leads
 from dataplane.engine.lazy_heap import LazyHeap
+from dataplane.engine.preemption import row_giver
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
 from dataplane.engine.tenant_queue import Hold, TenantQueue
@@ -89,6 +90,11 @@ class FairQueue:
         """Return the place of ``tenant``, least first, with what the step will charge it and has not yet."""
         return tenant.counter + pending_units / tenant.budget.weight, tenant.last_dispatch, tenant.id
 
+    @property
+    def num_unserved(self) -> int:
+        """Requests that wait, or are paused."""
+        return self.num_waiting + len(self.paused)
+
     # requests come and go
 
     def enqueue(self, sequence: Sequence, *, in_front: bool = False) -> None:
@@ -160,14 +166,17 @@ class FairQueue:
         """Let a running request keep its blocks and do nothing."""
         self.paused[sequence.request_id] = sequence.tenant.paused[sequence.request_id] = sequence
 
-    def resume(self, sequence: Sequence) -> None:
-        """Let a paused request go on."""
+    def resume_next(self) -> None:
+        """Let a paused request go on, of whoever has fewest rows per weight."""
+        self._resume(min(self.paused.values(), key=lambda paused: paused.tenant.rows_per_weight()))
+
+    def _resume(self, sequence: Sequence) -> None:
         del self.paused[sequence.request_id], sequence.tenant.paused[sequence.request_id]
 
     def _stop(self, sequence: Sequence) -> None:
         tenant = sequence.tenant
         if sequence.request_id in self.paused:
-            self.resume(sequence)
+            self._resume(sequence)
         del tenant.running[sequence.request_id]
         tenant.long.pop(sequence.request_id, None)
         if not tenant.running:
@@ -274,6 +283,12 @@ class FairQueue:
         """
         least = self._eligible.least()
         return least is None or tenant.counter <= least.counter + self._config.reclaim_gap_units
+
+    def row_giver(self, tenant: TenantQueue) -> Sequence | None:
+        """Return which sequence of another leaves its row to ``tenant``, whose turn it must be; None for none."""
+        if len(self.paused) >= self._config.pause_limit or not self.is_turn(tenant):
+            return None
+        return row_giver(tenant, self.busy.values())
 
     def block(self, tenant: TenantQueue, needed_tokens: int) -> Hold:
         """Note that the head of ``tenant`` found no memory; the line is drawn once per head."""

@@ -13,8 +13,9 @@ from dataplane.contracts.generation import PreemptionCause
 from dataplane.engine.block_pool import BlockPool
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import FairQueue
-from dataplane.engine.preemption import ReclaimCredit, freed_blocks, growth_victim, reclaim_victims, row_giver
+from dataplane.engine.preemption import ReclaimCredit, freed_blocks, growth_victim, reclaim_victims
 from dataplane.engine.prefix_cache import PrefixCache
+from dataplane.engine.prices import Prices
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.step import Need, Step, Turns
 from dataplane.engine.tenant_queue import TenantQueue
@@ -49,6 +50,7 @@ class Scheduler:
         self._config = config
         self._pool = pool
         self._prefix_cache = prefix_cache
+        self._prices = Prices(config)
         self._credit = ReclaimCredit(config.reclaim_recompute_share)
         self._watermark_blocks = int(config.num_blocks * config.watermark_fraction)
         self._prompt_service: dict[str, int] = {}  # in which step a tenant was last admitted with nothing left to wait
@@ -59,7 +61,8 @@ class Scheduler:
         """Choose the rows of the next step and give them their blocks."""
         self.step_number += 1
         step = Step(self._config.step_token_budget)
-        self._resume()
+        while self.queue.paused and not self._is_full:
+            self.queue.resume_next()
         prefills = self._schedule_decodes(step)
         self._schedule_prefills(step, prefills)
         self.queue.time.slots_full = self._is_full
@@ -69,7 +72,7 @@ class Scheduler:
     def commit(self, sequence: Sequence, num_tokens: int, token_id: int | None) -> None:
         """Book a computed chunk: charge its tenant, index the blocks it filled, append the sampled token."""
         start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + num_tokens
-        units = self._prompt_units(sequence, end) + self._again_units(sequence, end)
+        units = self._prices.prompt_units(sequence, end) + self._prices.again_units(sequence, end)
         sequence.charged_tokens = max(sequence.charged_tokens, min(end, sequence.num_prompt_tokens))
         recomputed_tokens = 0
         if sequence.is_recomputing:
@@ -168,14 +171,14 @@ class Scheduler:
     def _schedule_chunk(self, sequence: Sequence, num_tokens: int, step: Step) -> None:
         step.chunks[sequence] = num_tokens
         step.tokens_left -= num_tokens
-        units = self._chunk_units(sequence, num_tokens)
+        units = self._prices.chunk_units(sequence, num_tokens)
         step.pending[sequence.tenant.id] = step.pending.get(sequence.tenant.id, 0.0) + units
 
     def _unschedule(self, sequence: Sequence, step: Step) -> None:
         num_tokens = step.chunks.pop(sequence, 0)
         if num_tokens:
             step.tokens_left += num_tokens
-            step.pending[sequence.tenant.id] -= self._chunk_units(sequence, num_tokens)
+            step.pending[sequence.tenant.id] -= self._prices.chunk_units(sequence, num_tokens)
 
     # prefill and admission
 
@@ -247,7 +250,7 @@ class Scheduler:
 
     def _make_way(self, head: Sequence, step: Step) -> bool:
         tenant, full = head.tenant, self._is_full
-        giver = self._row_giver(tenant) if full else None
+        giver = self.queue.row_giver(tenant) if full else None
         if full and giver is None and not tenant.long:
             # Who has no row finds none: nor do those behind it, unless they weigh more.
             step.closed = not tenant.num_rows
@@ -275,18 +278,6 @@ class Scheduler:
             giver.tenant.figures.pauses += 1
         # Who makes others recompute pays at once: charged by the chunk, it could abort and do it again for nothing.
         return self._admit(head, need, prepaid=bool(victims) and cause is not PreemptionCause.OWN, step=step)
-
-    def _row_giver(self, tenant: TenantQueue) -> Sequence | None:
-        """Return which sequence of another tenant leaves its row to ``tenant``, whose turn it must be."""
-        if len(self.queue.paused) >= self._config.pause_limit or not self.queue.is_turn(tenant):
-            return None
-        return row_giver(tenant, self.queue.busy.values())
-
-    def _resume(self) -> None:
-        """Let what is paused go on while rows are free, of whoever has fewest rows per weight."""
-        while self.queue.paused and not self._is_full:
-            fewest = min(self.queue.paused.values(), key=lambda paused: paused.tenant.rows_per_weight())
-            self.queue.resume(fewest)
 
     def _may_reclaim(self, tenant: TenantQueue) -> bool:
         guarantee_tokens = tenant.budget.guarantee_blocks * self._config.block_size
@@ -345,7 +336,7 @@ class Scheduler:
             return False
         head.prefix_tokens = head.num_computed_tokens = len(need.hits) * self._config.block_size
         head.running_since_step = self.step_number
-        head.turn_end_tokens = self._turn_end(head)
+        head.turn_end_tokens = self._prices.turn_end_tokens(head)
         head.timeline.admit(self.queue.time)
         if head.cached_tokens is None:
             head.cached_tokens = head.prefix_tokens
@@ -357,7 +348,7 @@ class Scheduler:
             tenant.figures.prefix_hits_tokens += head.prefix_tokens
         self.running[head.request_id] = head
         for hold in step.holds:
-            hold.passed_by(tenant, self._prompt_units(head, head.num_prompt_tokens) / tenant.budget.weight)
+            hold.passed_by(tenant, self._prices.prompt_units(head, head.num_prompt_tokens) / tenant.budget.weight)
         self.queue.admit(head)
         if not tenant.num_waiting:
             self._prompt_service.pop(tenant.id, None)
@@ -365,7 +356,7 @@ class Scheduler:
             if len(self._prompt_service) > 2:  # two, for whoever asks is not itself the other
                 del self._prompt_service[next(iter(self._prompt_service))]
         if prepaid:
-            self.queue.charge(tenant, self._prompt_units(head, head.num_prompt_tokens))
+            self.queue.charge(tenant, self._prices.prompt_units(head, head.num_prompt_tokens))
             head.charged_tokens = head.num_prompt_tokens
         return True
 
@@ -375,15 +366,10 @@ class Scheduler:
         return len(self.running) - len(self.queue.paused)
 
     @property
-    def num_unserved(self) -> int:
-        """Sequences that wait, or are paused."""
-        return self.queue.num_waiting + len(self.queue.paused)
-
-    @property
     def _is_full(self) -> bool:
         return self.num_rows >= self._config.max_num_seqs
 
-    # what things cost
+    # what fits
 
     def _need(self, sequence: Sequence) -> Need:
         hits = self._prefix_cache.match(sequence)
@@ -404,36 +390,3 @@ class Scheduler:
         let_go = need.kept()
         own_blocks = sum(freed_blocks(long, let_go) for long in sequence.tenant.making_room())
         return need.owned_blocks <= room_blocks + own_blocks
-
-    def _chunk_units(self, sequence: Sequence, num_tokens: int) -> float:
-        end = sequence.num_computed_tokens + num_tokens
-        units = self._prompt_units(sequence, end) + self._again_units(sequence, end)
-        samples = num_tokens == sequence.num_uncomputed_tokens
-        return units + self._config.output_weight if samples else units
-
-    def _turn_end(self, sequence: Sequence) -> int:
-        """Return with how many tokens a sequence that is admitted now has had its turn among its tenant's own.
-
-        A long one that goes on has as many as are usual, and no fewer than cost what it computes again: at least half
-        of what its tenant pays for it goes into its answer.
-        """
-        usual = sequence.tenant.usual_output_tokens
-        again_tokens = sequence.num_tokens - sequence.prefix_tokens if sequence.num_preemptions else 0
-        worth_tokens = again_tokens * self._config.input_weight / self._config.output_weight
-        first_turn = sequence.num_prompt_tokens + self._config.long_output_factor * usual
-        return int(max(first_turn, sequence.num_tokens + max(usual, worth_tokens)))
-
-    def _again_units(self, sequence: Sequence, end: int) -> float:
-        """Return what recompute up to position ``end`` costs: nothing, unless it made room for its tenant's own."""
-        if sequence.reclaimed_by != sequence.tenant.id:
-            return 0.0
-        again_tokens = min(end, sequence.high_water_tokens) - sequence.num_computed_tokens
-        return self._config.input_weight * max(0, again_tokens)
-
-    def _prompt_units(self, sequence: Sequence, end: int) -> float:
-        """Return what the prompt up to position ``end`` costs beyond what was paid: recompute is free."""
-        if sequence.charged_tokens >= sequence.num_prompt_tokens:
-            return 0.0  # as for every row that decodes
-        unpaid = max(0, min(end, sequence.num_prompt_tokens) - sequence.charged_tokens)
-        cached = min(unpaid, max(0, sequence.prefix_tokens - sequence.charged_tokens))
-        return self._config.cached_weight * cached + self._config.input_weight * (unpaid - cached)

@@ -6,7 +6,6 @@ import pytest
 from fairness_simulation import Simulation, harmonic
 
 from dataplane.contracts.catalog import Share
-from dataplane.engine import scheduler as scheduler_module
 from dataplane.engine.fair_queue import FairQueue
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.step import Turns
@@ -66,7 +65,7 @@ def serve_in_order(monkeypatch: pytest.MonkeyPatch, turn: Any) -> None:
 
     All tenants are looked at before the first is served.
     """
-    monkeypatch.setattr(scheduler_module, "row_giver", lambda *_: None)
+    monkeypatch.setattr(FairQueue, "row_giver", lambda *_: None)
     monkeypatch.setattr(Turns, "_turn", turn)
     monkeypatch.setattr(Turns, "_may_come_next", lambda self, tenant: True)
 
@@ -191,7 +190,7 @@ def slots_full() -> int:
 
 def test_a_guarantee_is_worth_a_slot_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slots_full() <= 20
-    monkeypatch.setattr(scheduler_module, "row_giver", lambda *_: None)
+    monkeypatch.setattr(FairQueue, "row_giver", lambda *_: None)
     assert slots_full() > 100
 
 
