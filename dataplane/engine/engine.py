@@ -8,7 +8,6 @@ front, and find its prompt computed. A preemption sends it back to the line with
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -16,17 +15,11 @@ import msgspec
 from dataplane.contracts import probes
 from dataplane.contracts.catalog import Share
 from dataplane.contracts.errors import Code
-from dataplane.contracts.generation import (
-    EngineDump,
-    EngineLoad,
-    FinishReason,
-    SequenceDelta,
-    Submit,
-    TenantLoad,
-)
+from dataplane.contracts.generation import EngineDump, EngineLoad, FinishReason, SequenceDelta, Submit, TenantLoad
 from dataplane.contracts.leases import NO_LEASES, Lease
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine import execution, intake
+from dataplane.engine.accounts import Accounts
 from dataplane.engine.block_pool import BlockPool, IntegrityError
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.deadlines import Deadlines
@@ -36,7 +29,6 @@ from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.runner import Constraint, Row, RowFailure, Runner, Scored
 from dataplane.engine.scheduler import Scheduler
 from dataplane.engine.sequence import Sequence
-from dataplane.engine.tenant_budget import DEFAULT_SHARE, TenantBudget, check_shares
 from dataplane.engine.tenant_queue import TenantQueue
 
 _PHASES_EVERY_TOKENS = 16
@@ -90,9 +82,7 @@ class Engine:
         self._forks: dict[str, Submit] = {}  # by their first sequence, which computes the prompt of the others
         self._deadlines = Deadlines()
         self._refused: list[SequenceDelta] = []  # ended outside a step, to be delivered with the next
-        self._unlisted: OrderedDict[str, TenantQueue] = OrderedDict()
-        self._shares: dict[str, Share] = {}
-        self._leases: dict[str, Lease] = {}
+        self._accounts = Accounts(config, self._queue)
         self._arrivals = self._prompt_tokens = self._generation_tokens = self._failed_rows = 0
         self.set_tenants(tenants, leases)
 
@@ -108,7 +98,7 @@ class Engine:
             if sequence_id in self._sequences:
                 raise Refusal(Code.INVALID_REQUEST, f"request id {sequence_id} is in use")
         intake.check(request, self.config)
-        tenant = self._tenant(request.tenant_id)
+        tenant = self._accounts.of(request.tenant_id)
         intake.check_room(request, self.config, tenant)
         self._arrivals += 1
         self._look_at_the_clock()
@@ -124,7 +114,7 @@ class Engine:
         )
         sequence = Sequence(
             sequence_id,
-            self._tenant(request.tenant_id),
+            self._accounts.of(request.tenant_id),
             request.prompt_token_ids,
             sampling=sampling,
             stop_token_ids=stop_token_ids,
@@ -197,7 +187,7 @@ class Engine:
                 deltas.append(self._end(sequence, FinishReason.ERROR, result.code, result.message))
             elif (delta := self._take(sequence, num_tokens, result)) is not None:
                 deltas.append(delta)
-        self._forget_one()
+        self._accounts.forget_one()
         if not self._sequences:
             self._settle()
         return deltas
@@ -330,22 +320,13 @@ class Engine:
         Raises:
             ValueError: shares that the pool cannot keep; nothing is changed.
         """
-        config = self.config
-        check_shares(tenants, config.num_blocks, config.block_size, leases)
-        self._shares, self._leases = dict(tenants), dict(leases)
+        self._accounts.replace(tenants, leases)
         self._look_at_the_clock()
-        for tenant_id in tenants:
-            self._tenant(tenant_id)
-        self._unlisted = OrderedDict((id_, t) for id_, t in self._queue.tenants.items() if id_ not in tenants)
         for tenant in self._queue.tenants.values():
-            share = tenants.get(tenant.id, DEFAULT_SHARE)
+            share = self._accounts.share_of(tenant)
             if share.cache_epoch != tenant.budget.cache_epoch:
                 self._prefix_cache.begin_epoch(tenant, share.cache_epoch)
-            limit_blocks = tenant.budget.limit_blocks
-            tenant.budget.set_share(
-                share, config.num_blocks, config.block_size, leases.get(tenant.id), len(tenant.running)
-            )
-            if tenant.budget.limit_blocks < limit_blocks:  # leases move often: they must not cost a walk over all lines
+            if self._accounts.renew(tenant):  # leases move often: they must not cost a walk over all lines
                 self._end_outgrown(tenant)
         self._scheduler.apply_shares()
 
@@ -371,27 +352,7 @@ class Engine:
             if not 0 <= served_units < math.inf:
                 raise ValueError(f"tenant {tenant_id}: {served_units} units of service elsewhere; it must be 0 or more")
         for tenant_id, served_units in units.items():
-            self._queue.add_service(self._tenant(tenant_id), served_units)
-
-    def _tenant(self, tenant_id: str) -> TenantQueue:
-        tenant = self._queue.tenants.get(tenant_id)
-        if tenant is None:
-            share = self._shares.get(tenant_id, DEFAULT_SHARE)
-            lease = self._leases.get(tenant_id)
-            budget = TenantBudget(tenant_id, share, self.config.num_blocks, self.config.block_size, lease)
-            tenant = self._queue.add_tenant(budget)
-            if tenant_id not in self._shares:
-                self._unlisted[tenant_id] = tenant
-        return tenant
-
-    def _forget_one(self) -> None:
-        """Look at one unlisted tenant a step and drop it if that changes nothing, so that strangers do not pile up."""
-        if self._unlisted:
-            tenant_id, tenant = self._unlisted.popitem(last=False)
-            if self._queue.is_forgettable(tenant):
-                del self._queue.tenants[tenant_id]
-            else:
-                self._unlisted[tenant_id] = tenant
+            self._queue.add_service(self._accounts.of(tenant_id), served_units)
 
     # figures
 

@@ -243,7 +243,7 @@ class Driver:
         return self.engine._pool
 
     def tenant(self, tenant_id: str) -> Any:
-        return self.engine._tenant(tenant_id)
+        return self.engine._accounts.of(tenant_id)
 
     def sequence(self, request_id: str) -> EngineSequence:
         return self.engine._sequences[request_id]

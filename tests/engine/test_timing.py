@@ -58,7 +58,7 @@ def test_a_head_whose_turn_has_not_come_waits_for_its_fair_share() -> None:
     driver = Driver(step_token_budget=16, max_num_seqs=8)
     driver.submit("first", [1] * 60, 4, ignore_eos=True)
     driver.step()
-    driver.engine._tenant("late").counter = 100.0  # it had service before
+    driver.engine._accounts.of("late").counter = 100.0  # it had service before
     late = driver.submit("late", [2] * 10, 4, ignore_eos=True)
     driver.run()
     own_budget_ms, fair_share_ms, memory_ms = waits(driver.phases(late))
