@@ -13,9 +13,9 @@ import msgspec
 class Lease(msgspec.Struct, frozen=True):
     """A part of a tenant's guarantee and cap, in blocks of the replica's pool.
 
-    A part that moves does not cost a running request its blocks: while they are in use, up to ``kept_guarantee_blocks``
-    and ``kept_cap_blocks`` of what the replica held before stay in force. 0 keeps nothing: the promise itself was
-    lowered. ``cap_blocks`` None: the share has no cap, the pool is the limit.
+    A part that moves does not cost a running request its blocks: of what was in force before, up to
+    ``kept_guarantee_blocks`` and ``kept_cap_blocks`` stay so while they are in use. That never raises anything. 0 keeps
+    nothing: the promise itself was lowered. ``cap_blocks`` None: the share has no cap, the pool is the limit.
     """
 
     guarantee_blocks: int
@@ -27,11 +27,6 @@ class Lease(msgspec.Struct, frozen=True):
     def most_guarantee_blocks(self) -> int:
         """The most that may be in force as the guarantee once this lease is."""
         return max(self.guarantee_blocks, self.kept_guarantee_blocks)
-
-    @property
-    def most_cap_blocks(self) -> int | None:
-        """The most that may be in force as the cap once this lease is; None: the pool."""
-        return None if self.cap_blocks is None else max(self.cap_blocks, self.kept_cap_blocks)
 
 
 NO_LEASES: Mapping[str, Lease] = MappingProxyType({})

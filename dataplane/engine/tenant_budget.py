@@ -48,6 +48,7 @@ class TenantBudget:
     ) -> None:
         self.id = tenant_id
         self.owned_blocks = self.peak_owned_blocks = 0
+        self.guarantee_blocks = self.cap_blocks = 0
         self.cached = BlockList()
         self.cache_epoch = share.cache_epoch
         self.set_share(share, num_blocks, block_size, lease)
@@ -60,6 +61,7 @@ class TenantBudget:
         With a ``lease`` only that part of the share is here. What it keeps while in use counts a block to come of each
         of ``num_running`` sequences, which would else be preempted as it grows.
         """
+        guarantee_before, cap_before = self.guarantee_blocks, self.cap_blocks
         self.weight = share.weight
         self.guarantee_blocks = blocks_for(share.guarantee_tokens, block_size)
         self.cap_blocks = num_blocks
@@ -67,9 +69,10 @@ class TenantBudget:
             self.cap_blocks = min(num_blocks, blocks_for(share.cap_tokens, block_size))
         self.limit_blocks = self.cap_blocks
         if lease is not None:
-            self.guarantee_blocks = max(lease.guarantee_blocks, min(lease.kept_guarantee_blocks, self.owned_blocks))
+            kept_blocks = min(lease.kept_guarantee_blocks, guarantee_before, self.owned_blocks)
+            self.guarantee_blocks = max(lease.guarantee_blocks, kept_blocks)
             if lease.cap_blocks is not None:
-                kept_blocks = min(lease.kept_cap_blocks, self.owned_blocks + num_running)
+                kept_blocks = min(lease.kept_cap_blocks, cap_before, self.owned_blocks + num_running)
                 self.cap_blocks = min(num_blocks, max(lease.cap_blocks, kept_blocks))
 
     def own(self, count: int) -> None:

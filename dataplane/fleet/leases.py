@@ -120,14 +120,14 @@ class _Account:
             return 0
         return uncapped_blocks if lease.cap_blocks is None else lease.cap_blocks
 
-    def held_guarantee(self, tenant_id: str) -> int:
-        """Return the most blocks that may be guaranteed to the tenant there now."""
-        return max((lease.most_guarantee_blocks for lease in self._may_be_in_force(tenant_id)), default=0)
+    def guarantees(self, tenant_id: str) -> list[int]:
+        """Return what may be guaranteed to the tenant there now."""
+        return [lease.guarantee_blocks for lease in self._may_be_in_force(tenant_id)] or [0]
 
-    def held_cap(self, tenant_id: str, uncapped_blocks: int) -> int:
-        """Return the most blocks that may be the tenant's cap there now, ``uncapped_blocks`` where it has none."""
-        mosts = [lease.most_cap_blocks for lease in self._may_be_in_force(tenant_id)]
-        return max((uncapped_blocks if most is None else most for most in mosts), default=0)
+    def caps(self, tenant_id: str, uncapped_blocks: int) -> list[int]:
+        """Return what may be the tenant's cap there now, ``uncapped_blocks`` where it has none."""
+        caps = [lease.cap_blocks for lease in self._may_be_in_force(tenant_id)]
+        return [uncapped_blocks if cap is None else cap for cap in caps] or [0]
 
     def _may_be_in_force(self, tenant_id: str) -> list[Lease]:
         leases = [message.leases[tenant_id] for message in self.told if tenant_id in message.leases]
@@ -189,12 +189,12 @@ class Leases:
         leases: dict[str, Lease] = {}
         for tenant_id, share in grants.items():
             guarantee_blocks, cap_blocks = self._whole(share)
-            guaranteed = sum(account.held_guarantee(tenant_id) for account in self._accounts.values())
+            guaranteed = sum(max(account.guarantees(tenant_id)) for account in self._accounts.values())
             part_blocks = _even_part(guarantee_blocks, guaranteed, wanted)
             if cap_blocks is None:
                 leases[tenant_id] = Lease(part_blocks, None)
             else:
-                held = sum(account.held_cap(tenant_id, cap_blocks) for account in self._accounts.values())
+                held = sum(max(account.caps(tenant_id, cap_blocks)) for account in self._accounts.values())
                 leases[tenant_id] = Lease(part_blocks, _even_part(cap_blocks, held, wanted))
         seen = Seen(replica_id, serves=True, takes=False)
         self._accounts[replica_id] = _Account([SetShares(dict(grants), leases)], seen)
@@ -230,8 +230,8 @@ class Leases:
         Most tenants rest at any moment, and a round looks at each of them four times a second.
         """
         whole_guarantee, whole_cap = self._whole(share)
-        guarantee = sum(account.held_guarantee(tenant_id) for account in self._fixed())
-        cap = sum(account.held_cap(tenant_id, whole_cap or 0) for account in self._fixed())
+        guarantee = sum(max(account.guarantees(tenant_id)) for account in self._fixed())
+        cap = sum(max(account.caps(tenant_id, whole_cap or 0)) for account in self._fixed())
         for account in movable:
             if not account.rests(tenant_id):
                 return False
@@ -271,15 +271,16 @@ class Leases:
         }
 
     def _guarantee_row(self, tenant_id: str, whole: int, movable: list[_Account]) -> Row:
-        held = [account.held_guarantee(tenant_id) for account in movable]
+        may_be = [account.guarantees(tenant_id) for account in movable]
+        held, sure = list(map(max, may_be)), list(map(min, may_be))
         told = [account.told_guarantee(tenant_id) for account in movable]
         levels = []
         for account, most in zip(movable, held, strict=True):
             want, floor = self._wanted(account, tenant_id), _floor(account, whole, len(movable))
             levels.append(accumulate((min(want.owned, most), floor, want.everything), max))
-        elsewhere = sum(account.held_guarantee(tenant_id) for account in self._fixed())
-        may_cut = self._may_cut(movable, whole - elsewhere, told, held)
-        return Row(max(0, whole - elsewhere), told, held, list(zip(*levels, strict=True)), 1, may_cut)
+        elsewhere = sum(max(account.guarantees(tenant_id)) for account in self._fixed())
+        may_cut = self._may_cut(movable, whole - elsewhere, told, sure)
+        return Row(max(0, whole - elsewhere), told, held, sure, list(zip(*levels, strict=True)), 1, may_cut)
 
     def _caps(self, tenant_id: str, share: Share, movable: list[_Account]) -> list[Part] | None:
         whole = self._whole(share)[1]
@@ -291,7 +292,8 @@ class Leases:
         return move(row, target, [pool - held for pool, held in zip(pools, row.held, strict=True)])
 
     def _cap_row(self, tenant_id: str, whole: int, movable: list[_Account]) -> Row:
-        held = [account.held_cap(tenant_id, account.seen.pool_blocks) for account in movable]
+        may_be = [account.caps(tenant_id, account.seen.pool_blocks) for account in movable]
+        held, sure = list(map(max, may_be)), list(map(min, may_be))
         told = [account.told_cap(tenant_id, account.seen.pool_blocks) for account in movable]
         levels = []
         for account, most in zip(movable, held, strict=True):
@@ -299,12 +301,14 @@ class Leases:
             in_use = min(want.owned, most), min(want.growing, most)
             levels.append(accumulate((*in_use, want.first, floor, want.grown, want.everything), max))
         wants = list(zip(*levels, strict=True))
-        elsewhere = sum(account.held_cap(tenant_id, whole) for account in self._fixed())
-        may_cut = self._may_cut(movable, whole - elsewhere, told, held)
+        elsewhere = sum(max(account.caps(tenant_id, whole)) for account in self._fixed())
+        # One that loads without a cap serves nobody before it is told of one: nothing in use has to make way for that.
+        surely_elsewhere = sum(max(account.caps(tenant_id, 0)) for account in self._fixed())
+        may_cut = self._may_cut(movable, whole - surely_elsewhere, told, sure)
         ids = [account.seen.replica_id for account in movable]
         caps = [account.seen.tenants.get(tenant_id, _NO_LOAD).cap_blocks for account in movable]
         turns = self._turns.setdefault(tenant_id, Turns()).round(ids, wants[_FIRST_IN_LINE], caps)
-        return Row(max(0, whole - elsewhere), told, held, wants, _FIRST_IN_LINE, may_cut, turns)
+        return Row(max(0, whole - elsewhere), told, held, sure, wants, _FIRST_IN_LINE, may_cut, turns)
 
     def _wanted(self, account: _Account, tenant_id: str) -> _Wants:
         load = account.seen.tenants.get(tenant_id, _NO_LOAD)
@@ -318,13 +322,14 @@ class Leases:
         """Return those that cannot be told anything yet: they hold what they were given."""
         return [account for account in self._accounts.values() if not account.seen.pool_blocks]
 
-    def _may_cut(self, movable: list[_Account], whole: int, told: list[int], held: list[int]) -> list[bool]:
-        """Say who may be told to give up what is in use: all, once they were told to take no more and still have more.
+    def _may_cut(self, movable: list[_Account], whole: int, told: list[int], sure: list[int]) -> list[bool]:
+        """Say who may be told to give up what is in use, by what each was ``told`` and is ``sure`` to hold.
 
-        Not before: what is known of the others is a moment old, and what is in use here may be all that is left.
+        Nobody before all were told to hold no more than the ``whole`` and surely hold more all the same: what is known
+        of others is a moment old, and what is in use here may be all that is left.
         """
         alone = len(self._accounts) == 1
-        beyond = sum(told) <= whole < sum(held)
+        beyond = sum(told) <= whole < sum(sure)
         return [alone or (beyond and account.settled) for account in movable]
 
 

@@ -15,6 +15,7 @@ class Row:
         total: what these replicas may hold together.
         told: the part that each was told last.
         held: the most that may be in force at each.
+        sure: the least that may be.
         wants: what each should hold: lists by urgency, each no less than the one before. The first is what is in use.
         urgent: which of ``wants`` must not be short by a single block.
         may_cut: for each, whether it may be told to give up what is in use.
@@ -24,6 +25,7 @@ class Row:
     total: int
     told: Sequence[int]
     held: Sequence[int]
+    sure: Sequence[int]
     wants: Sequence[Sequence[int]]
     urgent: int
     may_cut: Sequence[bool]
@@ -109,16 +111,16 @@ def fill(rows: Sequence[Row], room: Sequence[int], spread_to: Sequence[bool] | N
 def move(row: Row, target: Sequence[int], room: list[int]) -> list[tuple[int, int]]:
     """Return what each replica is to be told on the way to ``target``: its part, and what it keeps while in use.
 
-    Parts are lowered at once, and raised only by what nobody may hold, within ``room``, from which that is taken.
+    Parts are lowered at once, and raised only by what nobody may hold, within ``room``, from which that is taken. While
+    more may be held than is promised, nobody is told more than it surely has: what it was told besides may be lost.
     """
+    over = sum(row.held) > row.total
     free = max(0, row.total - sum(row.held))
     lacks = [max(0, min(want - held, left)) for want, held, left in zip(target, row.held, room, strict=True)]
     told: list[tuple[int, int]] = []
     for place, more in enumerate(divide(free, lacks)):
         held = row.held[place]
         room[place] -= more
-        if target[place] >= held:
-            told.append((held + more, 0))
-        else:
-            told.append((target[place], 0 if row.may_cut[place] else held))
+        part = min(target[place], row.sure[place] if over else held + more)
+        told.append((part, 0 if part >= held or row.may_cut[place] else held))
     return told

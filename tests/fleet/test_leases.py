@@ -40,11 +40,10 @@ class Tenant:
 
     def set_lease(self, lease: Lease) -> None:
         """As :class:`dataplane.engine.tenant_budget.TenantBudget` does."""
-        self.guarantee = max(lease.guarantee_blocks, min(lease.kept_guarantee_blocks, self.owned))
+        self.guarantee = max(lease.guarantee_blocks, min(lease.kept_guarantee_blocks, self.guarantee, self.owned))
         self.capped = lease.cap_blocks is not None
-        self.cap = POOL
-        if lease.cap_blocks is not None:
-            self.cap = min(POOL, max(lease.cap_blocks, min(lease.kept_cap_blocks, self.owned + self.running)))
+        kept = min(lease.kept_cap_blocks, self.cap, self.owned + self.running)
+        self.cap = POOL if lease.cap_blocks is None else min(POOL, max(lease.cap_blocks, kept))
         self.owned = min(self.owned, self.cap)
         self.running = min(self.running, self.owned)
 
@@ -94,15 +93,15 @@ class Replica:
         return [message.leases[tenant_id] for message in messages if tenant_id in message.leases]
 
     def most_cap(self, tenant_id: str) -> int:
-        """What may be in force or on its way."""
+        """What is in force or on its way; what a lease keeps raises nothing."""
         tenant = self.tenants.get(tenant_id)
-        mosts = [POOL if most is None else most for most in (le.most_cap_blocks for le in self._to_come(tenant_id))]
-        return max([tenant.cap if tenant else 0, *mosts])
+        to_come = [POOL if lease.cap_blocks is None else lease.cap_blocks for lease in self._to_come(tenant_id)]
+        return max([tenant.cap if tenant else 0, *to_come])
 
     def most_guarantee(self, tenant_id: str) -> int:
         tenant = self.tenants.get(tenant_id)
-        mosts = [lease.most_guarantee_blocks for lease in self._to_come(tenant_id)]
-        return max([tenant.guarantee if tenant else 0, *mosts])
+        to_come = [lease.guarantee_blocks for lease in self._to_come(tenant_id)]
+        return max([tenant.guarantee if tenant else 0, *to_come])
 
 
 class LeaseMachine(RuleBasedStateMachine):
@@ -194,9 +193,7 @@ class LeaseMachine(RuleBasedStateMachine):
             tenant = replica.tenants.get(tenant_id)
             if tenant is None or alone:
                 continue
-            if lease.most_cap_blocks is not None and lease.most_cap_blocks < min(
-                tenant.owned, replica.most_cap(tenant_id)
-            ):
+            if lease.cap_blocks is not None and max(lease.cap_blocks, lease.kept_cap_blocks) < tenant.owned:
                 assert self.most("cap", tenant_id) > self.whole("cap", tenant_id), "cut within the share"
             if lease.most_guarantee_blocks < min(tenant.owned, tenant.guarantee):
                 assert self.most("guarantee", tenant_id) > self.whole("guarantee", tenant_id)

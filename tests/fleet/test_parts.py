@@ -15,7 +15,8 @@ def several(size: int = 4) -> st.SearchStrategy[list[int]]:
 def row(total: int, wants: list[list[int]], held: list[int] | None = None, told: list[int] | None = None) -> Row:
     size = len(wants[0])
     cumulative = [[max(level[place] for level in wants[: n + 1]) for place in range(size)] for n in range(len(wants))]
-    return Row(total, told or [0] * size, held or [0] * size, cumulative, 0, [False] * size)
+    held = held or [0] * size
+    return Row(total, told or [0] * size, held, held, cumulative, 0, [False] * size)
 
 
 @given(blocks, several())
