@@ -166,9 +166,16 @@ class FairQueue:
         """Let a running request keep its blocks and do nothing."""
         self.paused[sequence.request_id] = sequence.tenant.paused[sequence.request_id] = sequence
 
-    def resume_next(self) -> None:
-        """Let a paused request go on, of whoever has fewest rows per weight."""
-        self._resume(min(self.paused.values(), key=lambda paused: paused.tenant.rows_per_weight()))
+    def resume_next(self, *, at_its_turn: bool) -> bool:
+        """Let a paused request go on, of whoever has fewest rows per weight; False if there is none whose turn it is.
+
+        Going on is like being admitted: out of turn, what a tenant has paused would run before those it is ahead of.
+        """
+        paused = [each for each in self.paused.values() if not at_its_turn or self.is_turn(each.tenant)]
+        if not paused:
+            return False
+        self._resume(min(paused, key=lambda each: each.tenant.rows_per_weight()))
+        return True
 
     def _resume(self, sequence: Sequence) -> None:
         del self.paused[sequence.request_id], sequence.tenant.paused[sequence.request_id]

@@ -61,10 +61,11 @@ class Scheduler:
         """Choose the rows of the next step and give them their blocks."""
         self.step_number += 1
         step = Step(self._config.step_token_budget)
-        while self.queue.paused and not self._is_full:
-            self.queue.resume_next()
+        self._resume(at_its_turn=True)
         prefills = self._schedule_decodes(step)
         self._schedule_prefills(step, prefills)
+        if step.tokens_left > 0:  # whoever is in line was tried, so rows that are left are nobody's
+            self._resume(at_its_turn=False)
         self.queue.time.slots_full = self._is_full
         self.queue.watch(step.pending)
         return step
@@ -179,6 +180,10 @@ class Scheduler:
         if num_tokens:
             step.tokens_left += num_tokens
             step.pending[sequence.tenant.id] -= self._prices.chunk_units(sequence, num_tokens)
+
+    def _resume(self, *, at_its_turn: bool) -> None:
+        while not self._is_full and self.queue.resume_next(at_its_turn=at_its_turn):
+            pass
 
     # prefill and admission
 
