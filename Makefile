@@ -44,7 +44,7 @@ test: test-setup model  ## everything CI checks
 soak: test-setup model  ## the long versions of races, fuzzing, faults, uploads and memory plans (many minutes)
 	@$(RUN) -m pytest -q --hypothesis-profile=soak tests/contracts tests/spool tests/engine
 	@$(RUN) -m pytest -q -m slow tests/races
-	@$(RUN) -m pytest -q -m slow tests/api tests/contracts tests/gateway
+	@$(RUN) -m pytest -q -m slow tests/api tests/contracts tests/gateway tests/fleet
 	@$(RUN) -m pytest -q -m slow tests/engine
 	@$(RUN) -m pytest -q -m slow tests/kernels tests/model tests/worker
 	@$(RUN) -m pytest -q -m slow tests/e2e tests/isolation
