@@ -8,7 +8,8 @@ C    32 callers, 32-512 in, 16-256 out
 D    a recorded hour of chats, a slice of it, slowed down and shortened by the factors below: calls come when they come
 E    4 tenants, 64 tokens in, 32 out: three call at 0.8 of their share of what the server can do (``E-peak``, 32
      callers), ``E-alone`` or, in ``E-flood``, beside a fourth that calls at 10 times its share; ``E-first`` is the same
-     with all calls in one tenant, so that who comes first is served first. Only the three are counted
+     with all calls in one tenant, so that who comes first is served first. Calls come by Poisson processes. Only the
+     three are counted
 F    prompts of 1,024 tokens and a few more: ``F-hit`` all with the same beginning, ``F-miss`` each with its own, one
      caller; ``F-shared`` and ``F-distinct`` are the same for 8 callers, where nine tokens in ten are shared
 start  one call of 64 tokens in, 4 out, to a server that is started for it
@@ -17,6 +18,7 @@ start  one call of 64 tokens in, 4 out, to a server that is started for it
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 from dataplane.sim.workload import Call, read_trace
@@ -199,8 +201,8 @@ def _tenants(name: str, draw: random.Random, peak_per_s: float) -> Workload:
 
     def calls(tenant: str, calls_per_s: float) -> list[Request]:
         named = "all" if name == "E-first" else tenant
-        count = max(1, round(calls_per_s * _FLOOD_S))
-        return [Request(_tokens(draw, 64), 32, number / calls_per_s, named) for number in range(count)]
+        times_s = accumulate(draw.expovariate(calls_per_s) for _ in range(max(1, round(calls_per_s * _FLOOD_S))))
+        return [Request(_tokens(draw, 64), 32, at_s, named) for at_s in times_s]
 
     if name == "E-peak":
         return Workload(name, 32, calls("all", 64 / _FLOOD_S), _warm_up(draw, 32))
