@@ -16,7 +16,7 @@ class EngineConfig:
     Attributes:
         num_blocks: blocks in the KV pool.
         block_size: tokens in a block, one of :data:`BLOCK_SIZES_TOKENS`.
-        max_num_seqs: most sequences that run at once.
+        max_num_seqs: most sequences that compute at once, a row of a step each; beside them some may be paused.
         max_model_len: most tokens (prompt and output together) of one sequence.
         step_token_budget: most tokens computed in one step.
         prefill_chunk_tokens: most prompt tokens of one sequence in a step; None is the whole step.
@@ -44,7 +44,7 @@ class EngineConfig:
             has long prompts it costs 8 % of the output at 0.375 and 16 % at 0.25.
         pause_limit: most sequences that are paused at once, with their blocks, while a tenant with fewer rows has
             theirs. 0: a row is free when an answer ends; in the same simulation, 7 times at p95 instead of 2.5.
-        prompt_service_steps: for how many steps a tenant counts as one that is served as it comes.
+        served_at_once_steps: for how many steps a tenant counts as one that is served as it comes.
         watermark_fraction: part of the pool that new requests above their guarantee leave free for growth and for
             the preempted. Simulated on four workloads (chats, short and long answers, a heavy tail) with pools of 40 %
             and 20 % of all slots at their longest, all at once and at 0.9 of what can be served: 0, 3, 5, 10, 15 and
@@ -83,7 +83,7 @@ class EngineConfig:
     min_run_steps: int = 16
     backlog_step_fraction: float = 0.375
     pause_limit: int = 32
-    prompt_service_steps: int = 256
+    served_at_once_steps: int = 256
     watermark_fraction: float = 0.1
     long_output_factor: float = 3.0
     long_share: float = 0.125

@@ -53,7 +53,7 @@ class Scheduler:
         self._prices = Prices(config)
         self._credit = ReclaimCredit(config.reclaim_recompute_share)
         self._watermark_blocks = int(config.num_blocks * config.watermark_fraction)
-        self._prompt_service: dict[str, int] = {}  # in which step a tenant was last admitted with nothing left to wait
+        self._served_at_once: dict[str, int] = {}  # in which step a tenant was last admitted with nothing left to wait
 
     # one step
 
@@ -228,8 +228,8 @@ class Scheduler:
         """Say whether ``num_behind`` of its own wait anyway, while another with fewer rows is served as it comes."""
         if num_behind <= 0:
             return False
-        since = self.step_number - self._config.prompt_service_steps
-        others = [self.queue.tenants.get(id_) for id_, step in self._prompt_service.items() if step > since]
+        since = self.step_number - self._config.served_at_once_steps
+        others = [self.queue.tenants.get(id_) for id_, step in self._served_at_once.items() if step > since]
         return any(other is not None and other.rows_per_weight() < tenant.rows_per_weight() for other in others)
 
     def _next_prefill(self, tenant: TenantQueue, prefills: dict[str, list[Sequence]]) -> Sequence | None:
@@ -356,10 +356,10 @@ class Scheduler:
             hold.passed_by(tenant, self._prices.prompt_units(head, head.num_prompt_tokens) / tenant.budget.weight)
         self.queue.admit(head)
         if not tenant.num_waiting:
-            self._prompt_service.pop(tenant.id, None)
-            self._prompt_service[tenant.id] = self.step_number
-            if len(self._prompt_service) > 2:  # two, for whoever asks is not itself the other
-                del self._prompt_service[next(iter(self._prompt_service))]
+            self._served_at_once.pop(tenant.id, None)
+            self._served_at_once[tenant.id] = self.step_number
+            if len(self._served_at_once) > 2:  # two, for whoever asks is not itself the other
+                del self._served_at_once[next(iter(self._served_at_once))]
         if prepaid:
             self.queue.charge(tenant, self._prices.prompt_units(head, head.num_prompt_tokens))
             head.charged_tokens = head.num_prompt_tokens

@@ -120,30 +120,25 @@ def test_a_head_waits_no_longer_than_the_bounds_and_the_longest_answer_explain(
     assert min(simulation.service.get(name, 0.0) for name in shares) > 0
 
 
-def test_backlogged_tenants_share_by_weight_within_one_per_cent() -> None:
+@pytest.mark.parametrize(
+    ("num_blocks", "steps", "within"), [(2000, 1500, 0.01), (200, 3000, 0.05)], ids=["memory enough", "memory short"]
+)
+def test_backlogged_tenants_share_by_weight(num_blocks: int, steps: int, within: float) -> None:
     weights = {"a": 1, "b": 2, "c": 3, "d": 4}
     simulation = Simulation(
         {name: Share(weight=weight) for name, weight in weights.items()},
-        num_blocks=2000,
+        num_blocks=num_blocks,
         max_num_seqs=32,
         step_token_budget=256,
     )
-    simulation.run(1500, lambda step: [simulation.backlog(name, 4, (16, 200), (8, 100)) for name in weights])
-    for name, weight in weights.items():
-        assert simulation.share(name) == pytest.approx(weight / 10, rel=0.01)
 
+    def feed(step: int) -> None:
+        for name in weights:
+            simulation.backlog(name, 4, (16, 200), (8, 100))
 
-def test_shares_hold_within_five_per_cent_when_memory_is_short_as_well() -> None:
-    weights = {"a": 1, "b": 2, "c": 3, "d": 4}
-    simulation = Simulation(
-        {name: Share(weight=weight) for name, weight in weights.items()},
-        num_blocks=200,
-        max_num_seqs=32,
-        step_token_budget=256,
-    )
-    simulation.run(3000, lambda step: [simulation.backlog(name, 4, (16, 200), (8, 100)) for name in weights])
+    simulation.run(steps, feed)
     for name, weight in weights.items():
-        assert simulation.share(name) == pytest.approx(weight / 10, rel=0.05)
+        assert simulation.share(name) == pytest.approx(weight / 10, rel=within)
     assert simulation.worst <= 1
 
 
