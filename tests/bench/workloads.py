@@ -28,7 +28,8 @@ CLOSED = {"A": (1, 2), "B": (8, 16), "C": (32, 64)}
 PREFIXED = {"F-hit": (1, 8), "F-miss": (1, 8), "F-shared": (8, 16), "F-distinct": (8, 16)}
 PREFIX_TOKENS = 1024
 TENANTS = ("E-peak", "E-alone", "E-flood", "E-first")
-_TENANTS, _OF_SHARE, _FLOOD_OF_SHARE, _FLOOD_S = 4, 0.8, 10.0, 18.0
+_TENANTS, _OF_SHARE, _FLOOD_OF_SHARE, _FLOOD_S = 4, 0.8, 10.0, 15.0
+"""So long that a server which answers 9 calls a second does not fill the queue of one tenant (256)."""
 START = "start"
 NAMES = (*CLOSED, "D", *TENANTS, *PREFIXED, START)
 
