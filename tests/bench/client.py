@@ -97,20 +97,19 @@ class _Stream(asyncio.Protocol):
 
 
 class Client:
-    """Calls one server.
+    """Calls one server, or several that tenants have for themselves.
 
     Args:
-        base_url: of the server, ``http://host:port``.
-        model: the name that it wants to hear.
-        extra: fields of the body that this server wants besides.
+        base_urls: of the servers, ``http://host:port``. Each tenant calls the next one, in the order in which they
+            come, and no other.
+        model: the name that they want to hear.
+        extra: fields of the body that these servers want besides.
     """
 
-    def __init__(self, base_url: str, model: str, extra: dict[str, Any]) -> None:
-        address = urlsplit(base_url)
-        assert address.hostname is not None
-        assert address.port is not None
-        self._host, self._port = address.hostname, address.port
+    def __init__(self, base_urls: Sequence[str], model: str, extra: dict[str, Any]) -> None:
+        self._addresses = [(address.hostname, address.port) for address in map(urlsplit, base_urls)]
         self._model, self._extra = model, extra
+        self._tenants: dict[str, int] = {}
 
     def run(self, workload: Workload) -> Measured:
         """Drive ``workload``, its warm-up first.
@@ -154,7 +153,8 @@ class Client:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         timing = Timing(time.perf_counter())
-        transport, _ = await loop.create_connection(lambda: _Stream(timing, done), self._host, self._port)
+        host, port = self._address(request)
+        transport, _ = await loop.create_connection(lambda: _Stream(timing, done), host, port)
         transport.write(encoded)
         try:
             await done
@@ -164,7 +164,12 @@ class Client:
             raise CallFailed(f"a stream ended with {timing.output_tokens} of {request.output_tokens} tokens")
         return timing
 
+    def _address(self, request: Request) -> tuple[str | None, int | None]:
+        place = self._tenants.setdefault(request.tenant, len(self._tenants))
+        return self._addresses[place % len(self._addresses)]
+
     def _encoded(self, request: Request) -> bytes:
+        host, port = self._address(request)
         body = json.dumps(
             {
                 "model": self._model,
@@ -178,7 +183,7 @@ class Client:
             }
         ).encode()
         head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nConnection: close\r\n"
+            f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         )
         tenant = f"{headers.TENANT}: {request.tenant}\r\n" if request.tenant else ""

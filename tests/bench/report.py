@@ -52,6 +52,7 @@ _WHAT = {
     "E-alone": "three tenants at 0.8 of their share of that",
     "E-flood": "the same beside a fourth at 10 times its share; figures are of the three",
     "E-first": "the same with all calls in one tenant: who comes first is served first",
+    "E-dedicated": "the same with a replica for each of the four, of one thread, two on each of two processors",
     "F-hit": "1 caller, 1,024 tokens that all calls share and 16 of its own in, 16 out",
     "F-miss": "the same with nothing shared",
     "F-shared": "8 callers, 1,024 shared tokens and 113 of its own in, 16 out",

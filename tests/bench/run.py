@@ -33,6 +33,7 @@ PLAN = {
     "C": (*_PRECISIONS, *_PEERS, "transformers-fp32", _CONTROL),
     "D": ("pagoda-int8", "vllm-fp32", "llama-f16", _CONTROL),
     **dict.fromkeys(workloads.TENANTS, ("pagoda-int8-tenants",)),
+    "E-dedicated": ("pagoda-int8-dedicated",),
     **dict.fromkeys(workloads.PREFIXED, _CACHED),
     workloads.START: ("pagoda-fp32", "transformers-fp32"),
 }

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +48,8 @@ class Recipe:
         environment: added to ours.
         extra: fields that it wants in the bodies of requests.
         batches: it has no port.
+        replicas: so many processes instead of one, each with one thread on one processor: together they have as many
+            processors as one of the others, and each tenant calls its own.
     """
 
     argv: Callable[[Path, int], list[str]]
@@ -55,15 +57,16 @@ class Recipe:
     environment: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     batches: bool = False
+    replicas: int = 1
 
 
-def _pagoda(dtype: str, *options: str, context_tokens: int = _CONTEXT_TOKENS) -> Recipe:
+def _pagoda(dtype: str, *options: str, context_tokens: int = _CONTEXT_TOKENS, replicas: int = 1) -> Recipe:
     def argv(model: Path, port: int) -> list[str]:
         command = [sys.executable, "-m", "dataplane.worker", "--model", str(model), "--port", str(port)]
         sizes = ["--max-model-len", str(context_tokens), "--max-num-seqs", str(_SEQUENCES)]
         return [*command, "--runtime-dir", str(RUNTIME), "--dtype", dtype, *sizes, *options]
 
-    return Recipe(argv, Path(sys.executable))
+    return Recipe(argv, Path(sys.executable), replicas=replicas)
 
 
 def _vllm() -> Recipe:
@@ -108,6 +111,7 @@ RECIPES = {
     **{f"pagoda-{dtype}": _pagoda(dtype, _ALONE) for dtype in ("fp32", "fp16", "int8", "int4")},
     **{f"pagoda-{dtype}-cache": _pagoda(dtype, *_CACHE, context_tokens=2048) for dtype in ("fp32", "int8")},
     "pagoda-int8-tenants": _pagoda("int8", _ALONE, "--trust-tenant-header"),
+    "pagoda-int8-dedicated": _pagoda("int8", _ALONE, "--trust-tenant-header", replicas=4),
     "vllm-fp32": _vllm(),
     **{f"llama-{name}": _llama(name) for name in ("f16", "q8_0", "q4_0")},
     "transformers-fp32": _transformers(),
@@ -118,21 +122,25 @@ RECIPES = {
 class Server(ABC):
     """A process group that can be stopped and resumed. It ends with this process, however that ends."""
 
-    def __init__(self, name: str, recipe: Recipe, model: Path, port: int, log: Path) -> None:
+    def __init__(self, name: str, recipe: Recipe, model: Path, ports: Sequence[int], log: Path) -> None:
         self.name = name
         self._log = log
-        with log.open("wb") as file:
-            self._process = subprocess.Popen(
-                recipe.argv(model, port),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if recipe.batches else file,
-                stderr=file,
-                env={**os.environ, **recipe.environment},
-                cwd=REPOSITORY,
-                start_new_session=True,
-            )
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for place, port in enumerate(ports):
+            alone = recipe.replicas == 1
+            with log.open("ab" if place else "wb") as file:
+                process = subprocess.Popen(
+                    [*([] if alone else _on_processor(place)), *recipe.argv(model, port)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE if recipe.batches else file,
+                    stderr=file,
+                    env={**os.environ, **recipe.environment, **({} if alone else {"OMP_NUM_THREADS": "1"})},
+                    cwd=REPOSITORY,
+                    process_group=self._processes[0].pid if place else 0,
+                )
+            self._processes.append(process)
         # A group that is stopped would outlive us unseen: its guard reads a pipe that ends when we do.
-        command = ["sh", "-c", 'cat; kill -s KILL -- "-$1"', "guard", str(self._process.pid)]
+        command = ["sh", "-c", 'cat; kill -s KILL -- "-$1"', "guard", str(self._processes[0].pid)]
         self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     @abstractmethod
@@ -154,13 +162,15 @@ class Server(ABC):
         self._signal(signal.SIGTERM)
         self.resume()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=_END_TIMEOUT_S)
+            for process in self._processes:
+                process.wait(timeout=_END_TIMEOUT_S)
         self._signal(signal.SIGKILL)
-        self._process.wait()
+        for process in self._processes:
+            process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+            os.killpg(self._processes[0].pid, number)
 
     def _failed(self) -> ServerFailed:
         return ServerFailed(f"{self.name} did not start, or has ended; see {self._log}")
@@ -170,11 +180,12 @@ class HttpServer(Server):
     """One that speaks OpenAI's API, once it is healthy."""
 
     def __init__(self, name: str, recipe: Recipe, model: Path, log: Path) -> None:
-        port = _free_port()
-        super().__init__(name, recipe, model, port, log)
-        base_url = f"http://127.0.0.1:{port}"
+        ports = _free_ports(recipe.replicas)
+        super().__init__(name, recipe, model, ports, log)
+        base_urls = [f"http://127.0.0.1:{port}" for port in ports]
         try:
-            self._client = Client(base_url, self._wait_for_model(base_url), dict(recipe.extra))
+            models = [self._wait_for_model(base_url) for base_url in base_urls]
+            self._client = Client(base_urls, models[0], dict(recipe.extra))
         except BaseException:
             self.end()
             raise
@@ -186,7 +197,7 @@ class HttpServer(Server):
     def _wait_for_model(self, base_url: str) -> str:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         with httpx.Client(base_url=base_url, timeout=20) as client:
-            while time.monotonic() < deadline_s and self._process.poll() is None:
+            while time.monotonic() < deadline_s and all(process.poll() is None for process in self._processes):
                 with suppress(httpx.HTTPError):
                     if client.get("/health").status_code == httpx.codes.OK:
                         return str(client.get("/v1/models").json()["data"][0]["id"])
@@ -198,7 +209,7 @@ class StaticBatches(Server):
     """A program that computes one batch after another: calls wait until a batch is full, and end with its longest."""
 
     def __init__(self, name: str, recipe: Recipe, model: Path, log: Path) -> None:
-        super().__init__(name, recipe, model, 0, log)
+        super().__init__(name, recipe, model, [0], log)
         try:
             self._read()
         except BaseException:
@@ -222,13 +233,13 @@ class StaticBatches(Server):
     def _compute(self, batch: list[Request]) -> None:
         longest = max(request.output_tokens for request in batch)
         line = json.dumps({"prompts": [request.prompt for request in batch], "output_tokens": longest}) + "\n"
-        into = self._pipe(self._process.stdin)
+        into = self._pipe(self._processes[0].stdin)
         into.write(line.encode())
         into.flush()
         self._read()
 
     def _read(self) -> None:
-        if not self._pipe(self._process.stdout).readline():
+        if not self._pipe(self._processes[0].stdout).readline():
             raise self._failed()
 
     @staticmethod
@@ -296,7 +307,13 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _on_processor(place: int) -> list[str]:
+    return ["taskset", "--cpu-list", str(place % (os.cpu_count() or 1))]
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

@@ -63,7 +63,7 @@ def one_call(output_tokens: int, callers: int | None = 1, count: int = 1) -> Wor
 def test_pieces_are_counted_by_text_and_tokens_by_usage_however_the_bytes_are_cut(chunk: int) -> None:
     body = piece(b"") + piece(b"a") + piece(b'\\"text\\":\\"\\"') + piece(b"") + USAGE % 5 + DONE
     with served(answer(body, chunk)) as (url, asked):
-        measured = Client(url, "m", {"cache_prompt": False}).run(one_call(5))
+        measured = Client([url], "m", {"cache_prompt": False}).run(one_call(5))
     (timing,) = measured.timings
     assert len(timing.pieces_s) == 2
     assert timing.output_tokens == 5
@@ -72,17 +72,25 @@ def test_pieces_are_counted_by_text_and_tokens_by_usage_however_the_bytes_are_cu
     assert b'"ignore_eos": true' in asked[0]
 
 
+def test_each_tenant_calls_a_server_of_its_own_and_no_other() -> None:
+    reply = answer(piece(b"a") + USAGE % 1 + DONE, 100)
+    calls = [Request([1], 1, tenant=tenant) for tenant in ("a", "b", "a", "a")]
+    with served(reply) as (first, by_a), served(reply) as (second, by_b):
+        Client([first, second], "m", {}).run(Workload("E-dedicated", None, calls, []))
+    assert (len(by_a), len(by_b)) == (3, 1)
+
+
 @pytest.mark.parametrize("callers", [3, None])
 def test_every_call_is_made_once(callers: int | None) -> None:
     with served(answer(piece(b"a") + USAGE % 1 + DONE, 100)) as (url, asked):
-        measured = Client(url, "m", {}).run(one_call(1, callers, count=7))
+        measured = Client([url], "m", {}).run(one_call(1, callers, count=7))
     assert len(measured.timings) == len(asked) == 7
 
 
 def test_a_flood_ends_with_what_is_counted_and_may_be_refused() -> None:
     flood = [Request([1], 1, at_s, "flooding") for at_s in (0.0, 0.0, 3600.0)]
     with served(answer(piece(b"a") + USAGE % 2 + DONE, 100)) as (url, asked):
-        measured = Client(url, "m", {}).run(replace(one_call(2, None), flood=flood))
+        measured = Client([url], "m", {}).run(replace(one_call(2, None), flood=flood))
     assert len(measured.timings) == 1
     assert measured.flood == []  # each had two tokens where it asked for one, so it failed
     assert len(asked) <= 3
@@ -99,7 +107,7 @@ def test_a_flood_ends_with_what_is_counted_and_may_be_refused() -> None:
 )
 def test_a_run_with_a_call_that_failed_has_no_figures(reply: bytes, words: str) -> None:
     with served(reply) as (url, _), pytest.raises(CallFailed, match=words):
-        Client(url, "m", {}).run(one_call(5))
+        Client([url], "m", {}).run(one_call(5))
 
 
 def test_figures_are_those_of_the_field() -> None:

@@ -80,7 +80,7 @@ def test_three_tenants_call_below_their_share_and_one_at_ten_times_its_own() -> 
 
 def test_a_workload_that_is_none_is_refused_with_those_there_are() -> None:
     assert expanded("A,F") == ["A", "F-hit", "F-miss", "F-shared", "F-distinct"]
-    assert expanded("E") == ["E-peak", "E-alone", "E-flood", "E-first"]
+    assert expanded("E") == ["E-peak", "E-alone", "E-flood", "E-first", "E-dedicated"]
     with pytest.raises(ValueError, match="no workload X; there are A, B, C"):
         expanded("A,X")
     with pytest.raises(ValueError, match="--trace"):

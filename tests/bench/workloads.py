@@ -8,8 +8,8 @@ C    32 callers, 32-512 in, 16-256 out
 D    a recorded hour of chats, a slice of it, slowed down and shortened by the factors below: calls come when they come
 E    4 tenants, 64 tokens in, 32 out: three call at 0.8 of their share of what the server can do (``E-peak``, 32
      callers), ``E-alone`` or, in ``E-flood``, beside a fourth that calls at 10 times its share; ``E-first`` is the same
-     with all calls in one tenant, so that who comes first is served first. Calls come by Poisson processes. Only the
-     three are counted
+     with all calls in one tenant, so that who comes first is served first; in ``E-dedicated`` the four have a replica
+     each, with a fourth of the processors. Calls come by Poisson processes. Only the three are counted
 F    prompts of 1,024 tokens and a few more: ``F-hit`` all with the same beginning, ``F-miss`` each with its own, one
      caller; ``F-shared`` and ``F-distinct`` are the same for 8 callers, where nine tokens in ten are shared
 start  one call of 64 tokens in, 4 out, to a server that is started for it
@@ -27,7 +27,7 @@ CLOSED = {"A": (1, 2), "B": (8, 16), "C": (32, 64)}
 """Callers, and calls in all."""
 PREFIXED = {"F-hit": (1, 8), "F-miss": (1, 8), "F-shared": (8, 16), "F-distinct": (8, 16)}
 PREFIX_TOKENS = 1024
-TENANTS = ("E-peak", "E-alone", "E-flood", "E-first")
+TENANTS = ("E-peak", "E-alone", "E-flood", "E-first", "E-dedicated")
 _TENANTS, _OF_SHARE, _FLOOD_OF_SHARE, _FLOOD_S = 4, 0.8, 10.0, 15.0
 """So long that a server which answers 9 calls a second does not fill the queue of one tenant (256)."""
 START = "start"
@@ -209,7 +209,10 @@ def _tenants(name: str, draw: random.Random, peak_per_s: float) -> Workload:
         return Workload(name, 32, calls("all", 64 / _FLOOD_S), _warm_up(draw, 32))
     counted = [one for tenant in range(1, _TENANTS) for one in calls(f"tenant-{tenant}", _OF_SHARE * share_per_s)]
     flood = [] if name == "E-alone" else calls("flooding", _FLOOD_OF_SHARE * share_per_s)
-    return Workload(name, None, counted, _warm_up(draw, 32), flood)
+    warm_up = [
+        replace(one, tenant=f"tenant-{place % (_TENANTS - 1) + 1}") for place, one in enumerate(_warm_up(draw, 32))
+    ]
+    return Workload(name, None, counted, warm_up, flood)
 
 
 def _tiny(made: Workload) -> Workload:
