@@ -35,7 +35,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Measured:
-    """All calls of a workload, those of a flood that ended meanwhile, and the client's own time of a processor."""
+    """All calls of a workload in the order in which they began, and the client's own time of a processor.
+
+    Of a flood those that began are here too; some were refused, or had not ended when all others had.
+    """
 
     timings: list[Timing]
     wall_s: float
@@ -121,38 +124,44 @@ class Client:
             return runner.run(asyncio.wait_for(self._run(workload), _ALL_S))
 
     async def _run(self, workload: Workload) -> Measured:
-        await asyncio.gather(*(self._call(one, self._encoded(one)) for one in workload.warm_up))
+        await asyncio.gather(*(self._call(one, self._encoded(one), []) for one in workload.warm_up))
         # Before the clock runs: a body of a thousand token ids takes a while.
         calls = [(one, self._encoded(one)) for one in workload.requests]
         flood = [(one, self._encoded(one)) for one in workload.flood]
+        timings: list[Timing] = []
+        of_flood: list[Timing] = []
         cpu_before_s, began_s = _cpu_s(), time.perf_counter()
-        flooding = [asyncio.create_task(self._arrival(*call, began_s)) for call in flood]
+        flooding = [asyncio.create_task(self._arrival(*call, of_flood, began_s)) for call in flood]
         if workload.callers is None:
-            timings = await asyncio.gather(*(self._arrival(*call, began_s) for call in calls))
+            await asyncio.gather(*(self._arrival(*call, timings, began_s) for call in calls))
         else:
-            timings = await self._closed_loop(calls, workload.callers)
+            await self._closed_loop(calls, workload.callers, timings)
         wall_s, cpu_s = max(timing.ended_s for timing in timings) - began_s, _cpu_s() - cpu_before_s
         for task in flooding:
             task.cancel()
-        ended = await asyncio.gather(*flooding, return_exceptions=True)
-        return Measured(timings, wall_s, cpu_s, [one for one in ended if isinstance(one, Timing)])
+        await asyncio.gather(*flooding, return_exceptions=True)
+        return Measured(timings, wall_s, cpu_s, of_flood)
 
-    async def _closed_loop(self, calls: Sequence[tuple[Request, bytes]], callers: int) -> list[Timing]:
+    async def _closed_loop(
+        self, calls: Sequence[tuple[Request, bytes]], callers: int, timings: list[Timing]
+    ) -> None:
         line = iter(calls)
 
-        async def caller() -> list[Timing]:
-            return [await self._call(*call) for call in line]
+        async def caller() -> None:
+            for call in line:
+                await self._call(*call, timings)
 
-        return [timing for timings in await asyncio.gather(*(caller() for _ in range(callers))) for timing in timings]
+        await asyncio.gather(*(caller() for _ in range(callers)))
 
-    async def _arrival(self, request: Request, body: bytes, began_s: float) -> Timing:
+    async def _arrival(self, request: Request, body: bytes, timings: list[Timing], began_s: float) -> None:
         await asyncio.sleep(began_s + request.at_s - time.perf_counter())
-        return await self._call(request, body)
+        await self._call(request, body, timings)
 
-    async def _call(self, request: Request, encoded: bytes) -> Timing:
+    async def _call(self, request: Request, encoded: bytes, timings: list[Timing]) -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         timing = Timing(time.perf_counter())
+        timings.append(timing)
         host, port = self._address(request)
         transport, _ = await loop.create_connection(lambda: _Stream(timing, done), host, port)
         transport.write(encoded)
@@ -162,7 +171,6 @@ class Client:
             transport.close()
         if timing.output_tokens != request.output_tokens:
             raise CallFailed(f"a stream ended with {timing.output_tokens} of {request.output_tokens} tokens")
-        return timing
 
     def _address(self, request: Request) -> tuple[str | None, int | None]:
         place = self._tenants.setdefault(request.tenant, len(self._tenants))

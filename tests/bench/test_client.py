@@ -92,7 +92,7 @@ def test_a_flood_ends_with_what_is_counted_and_may_be_refused() -> None:
     with served(answer(piece(b"a") + USAGE % 2 + DONE, 100)) as (url, asked):
         measured = Client([url], "m", {}).run(replace(one_call(2, None), flood=flood))
     assert len(measured.timings) == 1
-    assert measured.flood == []  # each had two tokens where it asked for one, so it failed
+    assert len(measured.flood) == 2  # each had two tokens where it asked for one, so it failed; the third never began
     assert len(asked) <= 3
 
 
@@ -120,6 +120,14 @@ def test_figures_are_those_of_the_field() -> None:
     assert found["itl_p99_ms"] == 500  # of 500, 500, 100
     assert found["good_share"] == 0  # one begins too late, the other goes on too slowly
     assert found["client_cpu_share"] == 0.05
+
+
+def test_the_rate_of_all_counts_what_came_while_calls_came_whether_they_ended_or_not() -> None:
+    counted = Timing(0.0, [1.0, 3.0], 3.0, 2)
+    cut = [Timing(4.0, [4.0, 9.0]), Timing(8.0, [8.5])]
+    # From 2 s on, a quarter of the 8 in which calls came, until the last of them came.
+    assert figures.summarise(Measured([counted], 9.0, 0.0, cut))["all_pieces_per_s"] == pytest.approx(2 / 6, abs=1e-4)
+    assert "all_pieces_per_s" not in figures.summarise(Measured([counted], 9.0, 0.0))
 
 
 def test_a_call_within_every_limit_is_good() -> None:
