@@ -37,11 +37,11 @@ class EngineConfig:
         reclaim_recompute_share: tokens that all reclaims together may make others recompute, per token of new work.
         min_run_steps: steps a sequence runs before it may be preempted for somebody else's admission.
         backlog_step_fraction: part of a step's tokens that the prompts of tenants fill whose next requests wait anyway,
-            with what decodes, while another tenant's requests are served as they come: those wait for the step that
-            runs, so it should not be a long one. Simulated with three tenants at 0.8 of their share and a fourth at ten
-            times its own, 64 tokens in and 32 out, all rows taken: the p95 of the three's first tokens is 2.5 times
-            that without the fourth at 1, and 1.5 times at 0.375 and at 0.25, for 98 % of the output; where the flood
-            has long prompts it costs 8 % of the output at 0.375 and 16 % at 0.25.
+            with what decodes, while those of another that had less are served as they come: those wait for the step
+            that runs, so it should not be a long one. Simulated with three tenants at 0.8 of their share and a fourth
+            at ten times its own, 64 tokens in and 32 out, all rows taken: the p95 of the three's first tokens is 2.6
+            times that without the fourth at 1, and 1.6 times at 0.375 and at 0.25, for 98 and 97 % of the service.
+            Where the fourth's prompts have 512 tokens it is 7 times at 1, and 1.8 and 1.9 times, for 97 and 94 %.
         pause_limit: most sequences that are paused at once, with their blocks, while a tenant with fewer rows has
             theirs. 0: a row is free when an answer ends; in the same simulation, 7 times at p95 instead of 2.5.
         served_at_once_steps: for how many steps a tenant counts as one that is served as it comes.

@@ -225,12 +225,15 @@ class Scheduler:
                 self._schedule_chunk(sequence, self._chunk_tokens(sequence, step.tokens_left), step)
 
     def _delays_others(self, tenant: TenantQueue, num_behind: int) -> bool:
-        """Say whether ``num_behind`` of its own wait anyway, while another with fewer rows is served as it comes."""
-        if num_behind <= 0:
+        """Say whether ``num_behind`` of its own wait anyway, while another that had less is served as it comes.
+
+        Who is behind the virtual time is owed service: what waits there is a burst, not a flood.
+        """
+        if num_behind <= 0 or tenant.counter < self.queue.virtual_time:
             return False
         since = self.step_number - self._config.served_at_once_steps
         others = [self.queue.tenants.get(id_) for id_, step in self._served_at_once.items() if step > since]
-        return any(other is not None and other.rows_per_weight() < tenant.rows_per_weight() for other in others)
+        return any(other is not None and other.counter < tenant.counter for other in others)
 
     def _next_prefill(self, tenant: TenantQueue, prefills: dict[str, list[Sequence]]) -> Sequence | None:
         sequences = prefills.get(tenant.id, [])

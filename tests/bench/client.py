@@ -142,9 +142,7 @@ class Client:
         await asyncio.gather(*flooding, return_exceptions=True)
         return Measured(timings, wall_s, cpu_s, of_flood)
 
-    async def _closed_loop(
-        self, calls: Sequence[tuple[Request, bytes]], callers: int, timings: list[Timing]
-    ) -> None:
+    async def _closed_loop(self, calls: Sequence[tuple[Request, bytes]], callers: int, timings: list[Timing]) -> None:
         line = iter(calls)
 
         async def caller() -> None:

@@ -102,29 +102,55 @@ def test_whoever_pauses_the_answers_are_those_of_each_alone(
     driver.check_answers()
 
 
+def watched(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
+    """Return the steps that ``driver`` will run: tokens by request."""
+    steps: list[dict[str, int]] = []
+    execute = driver.runner.execute
+
+    def watching(rows: Sequence[Row]) -> list[RowResult]:
+        steps.append({row.request_id: len(row.token_ids) for row in rows})
+        return execute(rows)
+
+    monkeypatch.setattr(driver.runner, "execute", watching)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "calm_tokens"), [(60, 2), pytest.param(400, 20, id="prompts so long that it has fewest rows")]
+)
 def test_the_prompts_of_a_backlog_leave_steps_short_while_another_is_served_as_it_comes(
-    monkeypatch: pytest.MonkeyPatch,
+    prompt_tokens: int, calm_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def longest_step(*, beside: bool) -> int:
-        driver = Driver(max_num_seqs=8, num_blocks=2000, step_token_budget=128, queue_limit_per_tenant=500)
-        sizes: list[int] = []
-        execute = driver.runner.execute
-
-        def measured(rows: Sequence[Row]) -> list[RowResult]:
-            sizes.append(sum(len(row.token_ids) for row in rows))
-            return execute(rows)
-
-        monkeypatch.setattr(driver.runner, "execute", measured)
+        driver = Driver(
+            max_num_seqs=8, num_blocks=2000, max_model_len=512, step_token_budget=128, queue_limit_per_tenant=500
+        )
+        steps = watched(driver, monkeypatch)
         for number in range(100):
-            driver.submit("flood", [number % 50] * 60, 6, ignore_eos=True)
+            driver.submit("flood", [number % 50] * prompt_tokens, 6, ignore_eos=True)
         for step in range(60):
             if beside and step % 5 == 0:
-                driver.submit("calm", [7] * 8, 2, ignore_eos=True)
+                driver.submit("calm", [7] * 8, calm_tokens, ignore_eos=True)
             driver.step()
-        return max(sizes[10:])
+        return max(sum(step.values()) for step in steps[10:])
 
     assert longest_step(beside=True) <= 48 + 8
     assert longest_step(beside=False) > 100
+
+
+def test_a_burst_of_a_tenant_that_is_owed_service_is_not_taken_for_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(max_num_seqs=16, num_blocks=2000, step_token_budget=128, queue_limit_per_tenant=500)
+    for number in range(100):
+        driver.submit("flood", [number % 50] * 60, 6, ignore_eos=True)
+    for step in range(40):
+        if step % 8 == 0:
+            driver.submit("calm", [7] * 8, 2, ignore_eos=True)
+            driver.submit("bursty", [8] * 8, 4, ignore_eos=True)
+        driver.step()
+    steps = watched(driver, monkeypatch)
+    burst = [driver.submit("bursty", [number] * 36, 2, ignore_eos=True) for number in range(3)]
+    driver.step()
+    assert [steps[0].get(each) for each in burst] == [36, 36, 36]
 
 
 def test_where_nothing_may_be_paused_a_newcomer_waits_for_an_end() -> None:

@@ -259,4 +259,28 @@ MUTANTS = (
         "test_preemption.py",
         "test_a_block_that_victims_share_is_freed_by_the_last_of_them",
     ),
+    Mutant(
+        "a backlog told by rows: long prompts hold few",
+        (
+            Edit(
+                "scheduler.py",
+                "other.counter < tenant.counter for other",
+                "other.rows_per_weight() < tenant.rows_per_weight() for other",
+            ),
+        ),
+        "test_rows.py",
+        "test_the_prompts_of_a_backlog_leave_steps_short_while_another_is_served_as_it_comes",
+    ),
+    Mutant(
+        "a burst of who is owed service taken for a backlog",
+        (
+            Edit(
+                "scheduler.py",
+                "        if num_behind <= 0 or tenant.counter < self.queue.virtual_time:\n",
+                "        if num_behind <= 0:\n",
+            ),
+        ),
+        "test_rows.py",
+        "test_a_burst_of_a_tenant_that_is_owed_service_is_not_taken_for_a_backlog",
+    ),
 )
