@@ -23,7 +23,7 @@ from pathlib import Path
 
 from dataplane.sim.workload import Call, read_trace
 
-CLOSED = {"A": (1, 2), "B": (8, 16), "C": (32, 64)}
+CLOSED = {"A": (1, 4), "B": (8, 16), "C": (32, 64)}
 """Callers, and calls in all."""
 PREFIXED = {"F-hit": (1, 8), "F-miss": (1, 8), "F-shared": (8, 16), "F-distinct": (8, 16)}
 PREFIX_TOKENS = 1024
