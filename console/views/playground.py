@@ -1,7 +1,10 @@
 """The playground: a prompt, and the answer as it is made. It calls the gateway as any application does."""
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Protocol
 
@@ -27,6 +30,8 @@ _RESTING = (selectors.Standing.ASLEEP, selectors.Standing.WARM, selectors.Standi
 MAX_BODY_BYTES = 256 * 1024
 """A prompt that is typed or pasted; applications send longer ones to the gateway."""
 _TIMEOUT = httpx.Timeout(None, connect=5.0)
+_NEWS_S, _LOOK_EVERY_S = 5.0, 0.1
+"""For how long a key that a gateway does not know may be news to it: made with this very call, it is on its way."""
 _UNREACHABLE = "The gateway cannot be reached. Try again in a moment."
 _REFUSED = (httpx.codes.BAD_REQUEST, httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
 """Answers after which a request counts as refused, not as failed: the same as in its usage."""
@@ -105,7 +110,7 @@ async def _relay(body: bytes, key: str) -> AsyncIterator[bytes]:
     try:
         async with (
             httpx.AsyncClient(base_url=settings.PAGODA_GATEWAY_URL, timeout=_TIMEOUT, trust_env=False) as client,
-            client.stream("POST", "/v1/chat/completions", content=body, headers=headers) as response,
+            _called(client, body, headers) as response,
         ):
             is_refused = response.status_code in _REFUSED
             yield _event("request", {**named(response.headers), "is_refused": is_refused})
@@ -116,6 +121,17 @@ async def _relay(body: bytes, key: str) -> AsyncIterator[bytes]:
                 yield chunk
     except httpx.HTTPError:
         yield _event("error", {"error": {"message": _UNREACHABLE, "code": "unreachable"}})
+
+
+@asynccontextmanager
+async def _called(client: httpx.AsyncClient, body: bytes, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
+    until_s = time.monotonic() + _NEWS_S
+    while True:
+        async with client.stream("POST", "/v1/chat/completions", content=body, headers=headers) as response:
+            if response.status_code != httpx.codes.UNAUTHORIZED or time.monotonic() > until_s:
+                yield response
+                return
+        await asyncio.sleep(_LOOK_EVERY_S)
 
 
 def named(headers: httpx.Headers) -> dict[str, str]:

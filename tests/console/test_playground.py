@@ -39,12 +39,46 @@ async def read_call(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     return head, await reader.readexactly(length)
 
 
+UNKNOWN = b'{"error": {"message": "This API key is not known.", "code": "invalid_api_key"}}'
+
+
+def unknown_key() -> bytes:
+    head = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(UNKNOWN)
+    return head + UNKNOWN
+
+
 async def relayed(body: bytes = b"{}", key: str = "pgd_test") -> bytes:
     return b"".join([chunk async for chunk in playground._relay(body, key)])
 
 
 def events(stream: bytes) -> list[str]:
     return [line[5:].strip().decode() for line in stream.split(b"\n") if line.startswith(b"data:")]
+
+
+def test_a_key_that_the_gateway_has_not_heard_of_yet_is_tried_again(settings):
+    calls = []
+
+    async def answer(reader, writer):
+        calls.append(await read_call(reader))
+        writer.write(unknown_key() if len(calls) < 3 else SSE + b"data: [DONE]\n\n")
+        await writer.drain()
+        writer.close()
+
+    stream = with_gateway(settings, answer, relayed)
+    assert events(stream)[1:] == ["[DONE]"]
+    assert len(calls) == 3
+
+
+def test_a_key_that_stays_unknown_is_an_event_that_says_so(settings, monkeypatch):
+    monkeypatch.setattr(playground, "_NEWS_S", 0.2)
+
+    async def answer(reader, writer):
+        await read_call(reader)
+        writer.write(unknown_key())
+        await writer.drain()
+        writer.close()
+
+    assert events(with_gateway(settings, answer, relayed))[-1] == UNKNOWN.decode()
 
 
 def test_the_stream_passes_through_after_an_event_that_says_who_answers(settings):
