@@ -21,7 +21,7 @@ namespace pagoda {
 inline constexpr int kPanel = 16;      // output channels of a panel
 inline constexpr int kTogether = 4;    // panels that are best computed together
 inline constexpr int kRows = 96;       // rows computed against a panel before the next: they and it stay in L2
-inline constexpr int kAhead = 4096;    // bytes from the fetching of codes to their use
+inline constexpr int kAhead = 4096;    // bytes from the fetching of codes to their use, where they are read in order
 inline constexpr int kFloatRows = 6;   // rows of a run: their sums fill the registers
 inline constexpr int kInputs = 128;    // inputs of a panel that are expanded at a time: they stay in L1
 
@@ -295,16 +295,17 @@ inline void multiply_group(const Inputs& in, int first, int group, const uint8_t
   }
 }
 
-// One group of one panel: c[m][16] += what its inputs add, for rows first..first+n.
+// One group of one panel: c[m][16] += what its inputs add, for rows first..first+n. Fetches a group from `ahead` on.
 template <WeightType type>
-inline void panel_group(const Inputs& in, const uint8_t* at, int group, int first, int n, float* c) {
+inline void panel_group(const Inputs& in, const uint8_t* at, int group, int first, int n, const char* ahead, float* c) {
   constexpr int kMost = 4;  // rows of a run: more would not fit the registers
   const uint8_t* codes = at + header_bytes(type);
   alignas(32) __m256i widened[2 * kSteps<type>];
   for (int step = 0; step < kSteps<type>; ++step) {
     widen_codes<type>(codes + 32 * step, widened + 2 * step);
-    if (step % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(codes) + 32 * step + kAhead, _MM_HINT_T0);
+    if (step % 2 == 0) _mm_prefetch(ahead + 32 * step, _MM_HINT_T0);
   }
+  _mm_prefetch(ahead + group_bytes(type) - 64, _MM_HINT_T0);
   for (int m = 0, run = 0; m < n; m += run) {
     run = run_of(n - m, kMost);
     float* to = c + m * kPanel;
@@ -317,10 +318,12 @@ inline void panel_group(const Inputs& in, const uint8_t* at, int group, int firs
   }
 }
 
-// One row with a group of P panels, `apart` bytes from each other: codes are widened in registers, and several panels are
-// streams that the processor sees for itself.
+// One row with a group of P panels, `apart` bytes from each other: codes are widened in registers. Several panels are
+// streams that the processor sees for itself, but each is so short that it would see them late: a group of what comes
+// after these panels is fetched from `ahead` on, in the same order.
 template <int P, WeightType type>
-inline void multiply_row(const Inputs& in, int row, int group, const uint8_t* at, size_t apart, float* c) {
+inline void multiply_row(const Inputs& in, int row, int group, const uint8_t* at, size_t apart, const char* ahead,
+                         float* c) {
   __m256i sum[P][2];
   for (auto& panel : sum) panel[0] = panel[1] = _mm256_setzero_si256();
   const uint8_t* codes = in.codes + (size_t(row) * in.groups + group) * code_bytes(type);
@@ -328,6 +331,7 @@ inline void multiply_row(const Inputs& in, int row, int group, const uint8_t* at
     const __m256i x = codes_of_step(codes, step);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
+      if (step % 2 == 0) _mm_prefetch(ahead + p * apart + 32 * step, _MM_HINT_T0);
       __m256i w[2];
       widen_codes<type>(at + p * apart + header_bytes(type) + 32 * step, w);
       sum[p][0] = accumulate<type>(sum[p][0], w[0], x);
@@ -336,46 +340,55 @@ inline void multiply_row(const Inputs& in, int row, int group, const uint8_t* at
   }
   const size_t of_group = size_t(row) * in.groups + group;
   for (int p = 0; p < P; ++p) {
+    _mm_prefetch(ahead + p * apart + group_bytes(type) - 64, _MM_HINT_T0);
     const Header<type> header(at + p * apart);
     add_group(header, sum[p], in.scales + of_group, in.sums + of_group, c + p * kPanel);
   }
 }
 
 template <WeightType type>
-inline void panels_codes(const Inputs& in, const void* panel, int panels, int first, int n, float* c) {
+inline void panels_codes(const Inputs& in, const void* panel, int panels, int first, int n, const char* ahead,
+                         float* c) {
   constexpr int kFew = 12;  // rows whose codes stay in L1 as a whole
   const auto* weights = static_cast<const uint8_t*>(panel);
   const size_t apart = in.groups * group_bytes(type);
   const auto at = [&](int p, int group) { return weights + p * apart + group * group_bytes(type); };
   if (n == 1 && panels == kTogether) {
-    for (int group = 0; group < in.groups; ++group) {
-      multiply_row<kTogether, type>(in, first, group, at(0, group), apart, c);
+    for (int group = 0; group < in.groups; ++group, ahead += group_bytes(type)) {
+      multiply_row<kTogether, type>(in, first, group, at(0, group), apart, ahead, c);
     }
     return;
   }
   if (n <= kFew) {  // weights in the order in which they lie: memory is what bounds few rows
     for (int p = 0; p < panels; ++p) {
       float* to = c + p * n * kPanel;
-      for (int group = 0; group < in.groups; ++group) panel_group<type>(in, at(p, group), group, first, n, to);
+      for (int group = 0; group < in.groups; ++group) {
+        const auto* here = at(p, group);
+        panel_group<type>(in, here, group, first, n, reinterpret_cast<const char*>(here) + kAhead, to);
+      }
     }
     return;
   }
-  for (int group = 0; group < in.groups; ++group)  // the rows' codes of a group stay in L1 while the panels pass
-    for (int p = 0; p < panels; ++p) panel_group<type>(in, at(p, group), group, first, n, c + p * n * kPanel);
+  for (int group = 0; group < in.groups; ++group) {  // the rows' codes of a group stay in L1 while the panels pass
+    for (int p = 0; p < panels; ++p, ahead += group_bytes(type)) {
+      panel_group<type>(in, at(p, group), group, first, n, ahead, c + p * n * kPanel);
+    }
+  }
 }
 
 }  // namespace detail
 
 // Computes c [panels, n, 16] = rows first..first+n of `in` x panels that follow each other. Best is kTogether of them.
+// What will be read next is at `ahead`: codes are fetched from there meanwhile, as many as these panels have.
 inline void multiply_panels(const Inputs& in, WeightType type, const void* panel, int panels, int inputs, int first,
-                            int n, float* c) {
+                            int n, const char* ahead, float* c) {
   std::memset(c, 0, sizeof(float) * panels * n * kPanel);
   switch (type) {
     case WeightType::kFp32: return detail::panels_floats<Fp32>(in, panel, panels, inputs, first, n, c);
     case WeightType::kFp16: return detail::panels_floats<Fp16>(in, panel, panels, inputs, first, n, c);
     case WeightType::kBf16: return detail::panels_floats<Bf16>(in, panel, panels, inputs, first, n, c);
-    case WeightType::kInt8: return detail::panels_codes<WeightType::kInt8>(in, panel, panels, first, n, c);
-    case WeightType::kInt4: return detail::panels_codes<WeightType::kInt4>(in, panel, panels, first, n, c);
+    case WeightType::kInt8: return detail::panels_codes<WeightType::kInt8>(in, panel, panels, first, n, ahead, c);
+    case WeightType::kInt4: return detail::panels_codes<WeightType::kInt4>(in, panel, panels, first, n, ahead, c);
   }
 }
 

@@ -142,7 +142,9 @@ class Program {
   Program(const Operation* operations, int count, const int32_t* widths, const int32_t* sampled, int registers,
           int max_tokens, int max_sampled, int threads)
       : operations_(operations, operations + count), max_tokens_(max_tokens), max_sampled_(max_sampled),
-        team_(threads), shares_(2 * count), sequence_of_(max_tokens) {
+        team_(threads), sequence_of_(max_tokens) {
+    shares_.reserve(2 * count);
+    for (int i = 0; i < 2 * count; ++i) shares_.emplace_back(threads);
     for (int i = 0; i < registers; ++i) {
       widths_.push_back(widths[i]);
       registers_.emplace_back(floats(size_t(sampled[i] ? max_sampled : max_tokens) * widths[i]));
@@ -264,35 +266,35 @@ class Program {
       const Operation& op = operations_[i];
       Shares& share = shares_[2 * i];
       switch (Kind(op.kind)) {
-        case Kind::kEmbed: each(share, [&](int row) { embed(op, row); }); break;
-        case Kind::kAngles: each(share, [&](int row) { turn(op, row); }); break;
-        case Kind::kCache: each(share, [&](int row) { cache(op, row); }); break;
-        case Kind::kNorm: each(share, [&](int row) { norm(op, row); }); break;
-        case Kind::kSelect: each(share, [&](int row) { select(op, row); }); break;
-        case Kind::kGreedy: each(share, [&](int row) { greedy(op, row); }); break;
+        case Kind::kEmbed: each(thread, share, [&](int row) { embed(op, row); }); break;
+        case Kind::kAngles: each(thread, share, [&](int row) { turn(op, row); }); break;
+        case Kind::kCache: each(thread, share, [&](int row) { cache(op, row); }); break;
+        case Kind::kNorm: each(thread, share, [&](int row) { norm(op, row); }); break;
+        case Kind::kSelect: each(thread, share, [&](int row) { select(op, row); }); break;
+        case Kind::kGreedy: each(thread, share, [&](int row) { greedy(op, row); }); break;
         case Kind::kAttention:
-          attention(op, share, scratch_[thread].attention);
+          attention(op, thread, share, scratch_[thread].attention);
           if (cuts_.empty()) break;
           team_.barrier();
-          each(shares_[2 * i + 1], [&](int cut) { merge(op, cuts_[cut]); });
+          each(thread, shares_[2 * i + 1], [&](int cut) { merge(op, cuts_[cut]); });
           break;
         case Kind::kLinear:
           if (prepares(op) && rows_ <= kOwn) {
             for (int row = 0; row < rows_; ++row) prepare(op, row, own_[thread]);
           } else if (prepares(op)) {
-            each(share, [&](int row) { prepare(op, row, prepared_); });
+            each(thread, share, [&](int row) { prepare(op, row, prepared_); });
             team_.barrier();
           }
-          linear(op, shares_[2 * i + 1], rows_ <= kOwn ? own_[thread] : prepared_);
+          linear(i, thread, rows_ <= kOwn ? own_[thread] : prepared_);
       }
       team_.barrier();
     }
   }
 
   template <class One>
-  static void each(Shares& share, One one) {
+  static void each(int thread, Shares& share, One one) {
     int begin, end;
-    while (share.take(begin, end))
+    while (share.take(thread, begin, end))
       for (int row = begin; row < end; ++row) one(row);
   }
 
@@ -416,22 +418,36 @@ class Program {
     return in;
   }
 
-  void linear(const Operation& op, Shares& share, const Prepared& prepared) {
+  void linear(int index, int thread, const Prepared& prepared) {
+    const Operation& op = operations_[index];
+    Shares& share = shares_[2 * index + 1];
     alignas(64) float sums[kTogether * kRows * kPanel];
     const Inputs in = inputs(op, prepared);
     const WeightType type = WeightType(op.weight_type);
     const size_t bytes = panel_bytes(type, op.inputs);
-    const int rows = rows_, panels = panels_of(op), chunks = chunks_of(op);
+    const int rows = rows_, blocks = blocks_of(rows), panels = panels_of(op);
     int task, end;
-    while (share.take(task, end)) {
-      const int first = task / chunks * kRows, count = std::min(kRows, rows - first);
-      const int panel = task % chunks * kTogether, together = std::min(kTogether, panels - panel);
-      const auto* weight = static_cast<const uint8_t*>(op.weight) + bytes * panel;
-      multiply_panels(in, type, weight, together, op.inputs, first, count, sums);
+    while (share.take(thread, task, end)) {
+      const int first = task % blocks * kRows, count = std::min(kRows, rows - first);
+      const int panel = task / blocks * kTogether, together = std::min(kTogether, panels - panel);
+      const auto* weight = static_cast<const char*>(op.weight) + bytes * panel;
+      const bool is_last = end == share.begin_of(thread + 1);
+      const char* ahead = is_last ? first_weights(index + 1, thread) : weight + bytes * kTogether;
+      multiply_panels(in, type, weight, together, op.inputs, first, count, ahead, sums);
       for (int p = 0; p < together; ++p) {
         for (int m = 0; m < count; ++m) store(op, panel + p, sums + (p * count + m) * kPanel, row(op.target, first + m));
       }
     }
+  }
+
+  // The first weights of a thread's in the next linear operation from `index` on; behind the last, of the whole program.
+  const char* first_weights(int index, int thread) const {
+    const int count = static_cast<int>(operations_.size());
+    while (index < count && operations_[index].kind != int32_t(Kind::kLinear)) ++index;
+    if (index == count) return first_weights(0, thread);
+    const Operation& op = operations_[index];
+    const int chunk = chunks_of(op) * thread / team_.threads();
+    return static_cast<const char*>(op.weight) + panel_bytes(WeightType(op.weight_type), op.inputs) * kTogether * chunk;
   }
 
   // Bias, activation or gate, and the way into the target.
@@ -469,10 +485,10 @@ class Program {
     _mm256_storeu_ps(to + 8, high);
   }
 
-  void attention(const Operation& op, Shares& share, AttentionScratch& scratch) {
+  void attention(const Operation& op, int thread, Shares& share, AttentionScratch& scratch) {
     const Attention what{op.layer, op.heads, op.scale, op.softcap, op.window};
     int begin, end;
-    while (share.take(begin, end)) {
+    while (share.take(thread, begin, end)) {
       const Piece& piece = pieces_[begin];
       attend(what, pool_, step_.sequence[piece.sequence], piece, registers_[op.source].get(), widths_[op.source],
              registers_[op.target].get(), widths_[op.target], partials_, scratch);

@@ -100,27 +100,44 @@ class Team {
   alignas(64) std::atomic<uint32_t> turn_{0};
 };
 
-// Hands out 0..count-1 in runs to whoever asks: a thread that is slowed by a neighbour takes fewer.
+// Hands out 0..count-1 in runs to whoever asks. Every thread has a stretch of its own, so that what it reads lies in a row
+// and can be fetched ahead; who is through with his helps the others: a thread that is slowed by a neighbour does less.
 class Shares {
  public:
+  explicit Shares(int threads) : next_(threads) {}
+
   void open(int count, int run) {
     count_ = count;
     run_ = run < 1 ? 1 : run;
-    next_.store(0, std::memory_order_relaxed);
+    for (int thread = 0; thread < threads(); ++thread) next_[thread].at.store(begin_of(thread), std::memory_order_relaxed);
   }
 
-  // The next run as [begin, end); false when nothing is left.
-  bool take(int& begin, int& end) {
-    begin = next_.fetch_add(run_, std::memory_order_relaxed);
-    if (begin >= count_) return false;
-    end = begin + run_ < count_ ? begin + run_ : count_;
-    return true;
+  // Where the stretch of a thread begins, and the one before ends.
+  int begin_of(int thread) const { return static_cast<int>(int64_t(count_) * thread / threads()); }
+
+  // The next run for `thread` as [begin, end); false when nothing is left.
+  bool take(int thread, int& begin, int& end) {
+    for (int i = 0; i < threads(); ++i) {
+      const int owner = (thread + i) % threads(), limit = begin_of(owner + 1);
+      if (next_[owner].at.load(std::memory_order_relaxed) >= limit) continue;
+      begin = next_[owner].at.fetch_add(run_, std::memory_order_relaxed);
+      if (begin >= limit) continue;
+      end = begin + run_ < limit ? begin + run_ : limit;
+      return true;
+    }
+    return false;
   }
 
  private:
+  struct alignas(64) Next {
+    std::atomic<int> at{0};
+  };
+
+  int threads() const { return static_cast<int>(next_.size()); }
+
+  std::vector<Next> next_;
   int count_ = 0;
   int run_ = 1;
-  alignas(64) std::atomic<int> next_{0};
 };
 
 }  // namespace pagoda
