@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from dataplane.contracts import failpoints
 from dataplane.contracts.generation import TokenScore
@@ -34,7 +33,6 @@ class ModelRunner:
         """What it computes with, in a few words."""
         return self._executor.kernels
 
-    @torch.inference_mode()
     def execute(self, rows: Sequence[Row]) -> list[RowResult]:
         """Compute ``rows``; see :class:`dataplane.engine.runner.Runner`.
 

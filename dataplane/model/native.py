@@ -28,7 +28,7 @@ from dataplane.model.program import (
     Program,
     Select,
 )
-from dataplane.model.step import Step, StepLimits
+from dataplane.model.step import SEQUENCE, Step, StepLimits
 
 _EMBED, _ANGLES, _LINEAR, _CACHE, _ATTENTION, _NORM, _SELECT, _GREEDY = range(8)
 _WEIGHT_TYPES: Final = {name: number for number, name in enumerate(panels.PRECISIONS)}
@@ -84,12 +84,12 @@ class NativeExecutor:
         operations.append(native.Operation(
             kind=_GREEDY, source=self._registers["logits"], target=-1, inputs=program.widths["logits"]
         ))  # fmt: skip
-        array = (native.Operation * len(operations))(*operations)
+        self._num_operations = len(operations)
         widths = np.array(list(program.widths.values()), np.int32)
         marks = np.array([name in sampled for name in program.widths], np.int32)
         self._handle = library.pagoda_program(
-            array,
-            len(operations),
+            (native.Operation * self._num_operations)(*operations),
+            self._num_operations,
             widths.ctypes.data,
             marks.ctypes.data,
             len(widths),
@@ -99,10 +99,23 @@ class NativeExecutor:
         )
         if not self._handle:
             raise MemoryError(f"no memory for steps of {limits.tokens} tokens")
-        self._logits = self._register("logits", limits.sampled)
+        logits = self._register("logits", limits.sampled)
+        # Made beforehand: right after a step the caches hold nothing but weights, and a slice takes 30 us.
+        self._logits = [logits[:count] for count in range(limits.sampled + 1)]
         self._residual = self._register(RESIDUAL, limits.tokens)
         self._stretches = self._make_stretches(limits.tokens)
-        self._greedy = np.empty(limits.sampled, np.int32)
+        # What the kernels read of a step lies in the same place each time: to ask an array for its place takes longer.
+        self._limits = limits
+        self._token_ids = np.empty(limits.tokens, np.int32)
+        self._sequences = np.empty(limits.tokens, SEQUENCE)
+        self._sampled_at, self._greedy = np.empty((2, limits.sampled), np.int32)
+        self._step = native.Step(
+            token_ids=self._token_ids.ctypes.data,
+            sequence=self._sequences.ctypes.data,
+            sampled_at=self._sampled_at.ctypes.data,
+            greedy=self._greedy.ctypes.data,
+        )
+        self._drawn_at: NDArray[np.int32] | None = None
         self.kernels = f"AVX2 kernels, {threads} threads"
 
     def __del__(self) -> None:
@@ -115,17 +128,26 @@ class NativeExecutor:
         Raises:
             ValueError: more tokens than were said to come.
         """
-        what = native.Step(
-            len(step.token_ids), len(step.sequences), step.token_ids.ctypes.data, step.sequences.ctypes.data
-        )
+        tokens, sequences, sampled = len(step.token_ids), len(step.sequences), len(step.sampled_at)
+        if tokens > self._limits.tokens or sampled > self._limits.sampled:
+            raise ValueError(f"a step of {tokens} tokens, {sampled} of them sampled, is longer than was said")
+        self._token_ids[:tokens] = step.token_ids
+        self._sequences[:sequences] = step.sequences
+        self._sampled_at[:sampled] = step.sampled_at
+        self._step.tokens, self._step.sequences, self._step.sampled = tokens, sequences, sampled
+        self._drawn_at = None
         layers, blocks, block_size, _, kv_heads, dim = pool.data.shape
         data, scales = pool.data.data_ptr(), pool.scales.data_ptr()
         where = native.Pool(data, scales, _KV_TYPES[pool.dtype], layers, blocks, block_size, kv_heads, dim)
         for first, last, partial in self._stretches:
-            if self._library.pagoda_run(self._handle, ctypes.byref(what), ctypes.byref(where), first, last):
-                raise ValueError(f"a step of {len(step.token_ids)} tokens is longer than was said")
+            # The last stretch goes on to the logits that will be asked for: to call the team together takes a while.
+            goes_on = sampled > 0 and partial is None
+            end = self._num_operations if goes_on else last
+            self._library.pagoda_run(self._handle, ctypes.byref(self._step), ctypes.byref(where), first, end)
+            if goes_on:
+                self._drawn_at = step.sampled_at
             if partial is not None:
-                self._all_reduce(partial[: len(step.token_ids)])
+                self._all_reduce(partial[:tokens])
 
     def residual(self, tokens: int) -> Tensor:
         """Return the residual rows; see :class:`dataplane.model.executor.Executor`."""
@@ -134,6 +156,7 @@ class NativeExecutor:
     def put_residual(self, rows: Tensor) -> None:
         """Go on from ``rows``; see :class:`dataplane.model.executor.Executor`."""
         self._residual[: len(rows)].copy_(rows)
+        self._drawn_at = None
 
     def logits(self, at: NDArray[np.int32]) -> Logits:
         """Return the logits of tokens of the last step; see :class:`dataplane.model.executor.Executor`.
@@ -141,9 +164,14 @@ class NativeExecutor:
         Raises:
             ValueError: more tokens than were said to come.
         """
-        if self._library.pagoda_finish(self._handle, at.ctypes.data, len(at), self._greedy.ctypes.data):
-            raise ValueError(f"the logits of {len(at)} tokens are more than was said")
-        return Logits(self._logits[: len(at)], self._greedy[: len(at)].tolist())
+        count = len(at)
+        if count > self._limits.sampled:
+            raise ValueError(f"the logits of {count} tokens are more than was said")
+        if at is not self._drawn_at:
+            self._sampled_at[:count] = at
+            self._library.pagoda_finish(self._handle, count)
+        self._drawn_at = None  # whoever draws may overwrite them
+        return Logits(self._logits[count], self._greedy[:count].tolist())
 
     def _register(self, name: str, rows: int) -> Tensor:
         """The register itself, [rows, width]."""

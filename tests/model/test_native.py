@@ -201,6 +201,20 @@ def test_logits_can_be_asked_for_again_and_in_any_order() -> None:
     assert some.greedy == whole[[19, 3]].argmax(-1).tolist()
 
 
+def test_logits_are_those_of_the_step_though_the_last_ones_were_drawn_from() -> None:
+    program = one_layer(2, 1, 8, Attention("heads", "attended", 0, scale=0.3), Norm("norm", 1e-5), heads_norm=False)
+    executor = native(program, weights(program, "fp32", 1))
+    drive = Drive(executor, program, "fp32")
+    step = drive.step({"a": tokens(20, 3), "b": tokens(4, 5)})
+    executor.run(step, drive.pool)
+    first = executor.logits(step.sampled_at)
+    values, greedy = first.values.clone(), first.greedy
+    first.values.zero_()
+    again = executor.logits(step.sampled_at)
+    assert torch.equal(again.values, values)
+    assert again.greedy == greedy == values.argmax(-1).tolist()
+
+
 def test_logits_that_are_not_finite_have_no_likeliest_token() -> None:
     program = one_layer(2, 1, 8, Attention("heads", "attended", 0, scale=0.3), Norm("norm", 1e-5), heads_norm=False)
     packed = weights(program, "fp32", 1)

@@ -27,8 +27,8 @@ class Step(Structure):
     """``Step`` of ``program.cpp``."""
 
     _fields_: ClassVar = [
-        *((name, c_int32) for name in ("tokens", "sequences")),
-        *((name, c_void_p) for name in ("token_ids", "sequence")),
+        *((name, c_int32) for name in ("tokens", "sequences", "sampled", "reserved")),
+        *((name, c_void_p) for name in ("token_ids", "sequence", "sampled_at", "greedy")),
     ]
 
 
@@ -57,8 +57,9 @@ def load_library() -> ctypes.CDLL | None:
     library.pagoda_program.restype = c_void_p
     library.pagoda_program.argtypes = [POINTER(Operation), c_int, c_void_p, c_void_p, c_int, c_int, c_int, c_int]
     library.pagoda_free.argtypes = [c_void_p]
+    library.pagoda_run.restype = library.pagoda_finish.restype = None
     library.pagoda_run.argtypes = [c_void_p, POINTER(Step), POINTER(Pool), c_int, c_int]
-    library.pagoda_finish.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
+    library.pagoda_finish.argtypes = [c_void_p, c_int]
     library.pagoda_values.restype = POINTER(c_float)
     library.pagoda_values.argtypes = [c_void_p, c_int]
     return library

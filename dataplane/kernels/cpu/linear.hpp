@@ -23,7 +23,7 @@ inline constexpr int kTogether = 4;    // panels that are best computed together
 inline constexpr int kRows = 96;       // rows computed against a panel before the next: they and it stay in L2
 inline constexpr int kAhead = 4096;    // bytes from the fetching of codes to their use, where they are read in order
 inline constexpr int kFloatRows = 6;   // rows of a run: their sums fill the registers
-inline constexpr int kInputs = 128;    // inputs of a panel that are expanded at a time: they stay in L1
+inline constexpr int kInputs = 192;    // inputs of a panel that all rows pass at a time: they stay in L1
 
 enum class WeightType : int32_t { kFp32 = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
 
@@ -172,8 +172,8 @@ inline void panel_floats(const Inputs& in, const void* panel, int inputs, int fi
   constexpr int kDirect = 12;  // up to so many rows, expanding in registers each time is cheaper than once to memory
   const auto* weights = static_cast<const Element*>(panel);
   alignas(64) float expanded[kInputs * kPanel];
-  for (int k = 0; k < inputs; k += kInputs) {
-    const int size = std::min(kInputs, inputs - k);
+  for (int k = 0, size = 0; k < inputs; k += size) {
+    size = run_of(inputs - k, kInputs);
     const float* rows = in.rows + first * in.stride + k;
     const Element* part = weights + size_t(k) * kPanel;
     const size_t bytes = sizeof(Element) * size * kPanel;

@@ -47,8 +47,12 @@ struct Operation {
 struct Step {
   int32_t tokens;
   int32_t sequences;
+  int32_t sampled;
+  int32_t reserved;
   const int32_t* token_ids;
-  const Sequence* sequence;  // in the order of their tokens
+  const Sequence* sequence;    // in the order of their tokens
+  const int32_t* sampled_at;   // [sampled] of the tokens: whose logits are asked for
+  int32_t* greedy;             // [sampled] written: the likeliest token; -1 where the logits are not finite
 };
 
 namespace {
@@ -141,8 +145,7 @@ class Program {
  public:
   Program(const Operation* operations, int count, const int32_t* widths, const int32_t* sampled, int registers,
           int max_tokens, int max_sampled, int threads)
-      : operations_(operations, operations + count), max_tokens_(max_tokens), max_sampled_(max_sampled),
-        team_(threads), sequence_of_(max_tokens) {
+      : operations_(operations, operations + count), team_(threads), sequence_of_(max_tokens) {
     shares_.reserve(2 * count);
     for (int i = 0; i < 2 * count; ++i) shares_.emplace_back(threads);
     for (int i = 0; i < registers; ++i) {
@@ -161,25 +164,20 @@ class Program {
     scratch_.resize(threads);
   }
 
-  // Runs the operations [first, last), none behind the selection, over the tokens of a step: a step may stop where
-  // ranks add up what they have, and begins with operation 0. The pool may move (a sleeping replica gives its memory
-  // back), so every step says where it is.
-  int run(const Step& step, const Pool& pool, int first, int last) {
-    if (step.tokens > max_tokens_ || last > select_) return -1;
+  // Runs the operations [first, last) over the tokens of a step, and those from the selection on over its sampled ones:
+  // a step may stop where ranks add up what they have, and begins with operation 0. The pool may move (a sleeping replica
+  // gives its memory back), so every step says where it is.
+  void run(const Step& step, const Pool& pool, int first, int last) {
     step_ = step;
     pool_ = pool;
     if (first == 0) lay_out();
-    execute_all(first, last, step.tokens);
-    return 0;
+    execute_all(first, last);
   }
 
-  // Runs the rest for the tokens `at` of the last step: as often as one likes, for tokens in any order.
-  int finish(const int32_t* at, int count, int32_t* greedy) {
-    if (count > max_sampled_) return -1;
-    selected_ = at;
-    greedy_ = greedy;
-    execute_all(select_, static_cast<int>(operations_.size()), count);
-    return 0;
+  // Runs what is behind the selection for `sampled` tokens of the last step: as often as one likes, in any order.
+  void finish(int sampled) {
+    step_.sampled = sampled;
+    execute_all(select_, static_cast<int>(operations_.size()));
   }
 
   float* values(int index) const { return registers_[index].get(); }
@@ -242,12 +240,14 @@ class Program {
 
   static int parts_of(const Sequence& sequence) { return (sequence.position + sequence.count + kPart - 1) / kPart; }
 
-  void execute_all(int first, int last, int rows) {
+  int rows_of(int index) const { return index < select_ ? step_.tokens : step_.sampled; }
+
+  void execute_all(int first, int last) {
     first_ = first;
     last_ = last;
-    rows_ = rows;
     for (int i = first; i < last; ++i) {
       const Operation& op = operations_[i];
+      const int rows = rows_of(i);
       const int share = std::max(1, rows / (4 * team_.threads()));
       const bool attends = op.kind == int32_t(Kind::kAttention);
       shares_[2 * i].open(attends ? static_cast<int>(pieces_.size()) : rows, attends ? 1 : share);
@@ -264,6 +264,7 @@ class Program {
   void execute(int thread) {
     for (int i = first_; i < last_; ++i) {
       const Operation& op = operations_[i];
+      const bool few = rows_of(i) <= kOwn;
       Shares& share = shares_[2 * i];
       switch (Kind(op.kind)) {
         case Kind::kEmbed: each(thread, share, [&](int row) { embed(op, row); }); break;
@@ -279,13 +280,13 @@ class Program {
           each(thread, shares_[2 * i + 1], [&](int cut) { merge(op, cuts_[cut]); });
           break;
         case Kind::kLinear:
-          if (prepares(op) && rows_ <= kOwn) {
-            for (int row = 0; row < rows_; ++row) prepare(op, row, own_[thread]);
+          if (prepares(op) && few) {
+            for (int row = 0; row < rows_of(i); ++row) prepare(op, row, own_[thread]);
           } else if (prepares(op)) {
             each(thread, share, [&](int row) { prepare(op, row, prepared_); });
             team_.barrier();
           }
-          linear(i, thread, rows_ <= kOwn ? own_[thread] : prepared_);
+          linear(i, thread, few ? own_[thread] : prepared_);
       }
       team_.barrier();
     }
@@ -353,7 +354,7 @@ class Program {
   }
 
   void select(const Operation& op, int at) {
-    std::memcpy(row(op.target, at), row(op.source, selected_[at]), sizeof(float) * op.inputs);
+    std::memcpy(row(op.target, at), row(op.source, step_.sampled_at[at]), sizeof(float) * op.inputs);
   }
 
   void greedy(const Operation& op, int at) {
@@ -374,7 +375,7 @@ class Program {
     if (std::isfinite(total)) {
       for (token = 0; logits[token] != greatest;) ++token;
     }
-    greedy_[at] = token;
+    step_.greedy[at] = token;
   }
 
   bool prepares(const Operation& op) const { return op.norm != 0 || quantised(WeightType(op.weight_type)); }
@@ -425,7 +426,7 @@ class Program {
     const Inputs in = inputs(op, prepared);
     const WeightType type = WeightType(op.weight_type);
     const size_t bytes = panel_bytes(type, op.inputs);
-    const int rows = rows_, blocks = blocks_of(rows), panels = panels_of(op);
+    const int rows = rows_of(index), blocks = blocks_of(rows), panels = panels_of(op);
     int task, end;
     while (share.take(thread, task, end)) {
       const int first = task % blocks * kRows, count = std::min(kRows, rows - first);
@@ -505,7 +506,6 @@ class Program {
   };
 
   std::vector<Operation> operations_;
-  int max_tokens_, max_sampled_;
   int heads_ = 1;
   std::vector<int32_t> widths_;
   std::vector<Buffer> registers_;
@@ -523,9 +523,7 @@ class Program {
   Step step_{};
   Pool pool_;
   int select_ = 0;  // index of the selection
-  int first_ = 0, last_ = 0, rows_ = 0;  // what runs now, and over how many rows
-  const int32_t* selected_ = nullptr;
-  int32_t* greedy_ = nullptr;
+  int first_ = 0, last_ = 0;  // what runs now
 };
 
 }  // namespace pagoda
@@ -549,13 +547,12 @@ void* pagoda_program(const pagoda::Operation* operations, int count, const int32
 
 void pagoda_free(void* program) { delete static_cast<pagoda::Program*>(program); }
 
-int pagoda_run(void* program, const pagoda::Step* step, const pagoda::Pool* pool, int first, int last) {
-  return static_cast<pagoda::Program*>(program)->run(*step, *pool, first, last);
+void pagoda_run(void* program, const pagoda::Step* step, const pagoda::Pool* pool, int first, int last) {
+  static_cast<pagoda::Program*>(program)->run(*step, *pool, first, last);
 }
 
-int pagoda_finish(void* program, const int32_t* at, int count, int32_t* greedy) {
-  return static_cast<pagoda::Program*>(program)->finish(at, count, greedy);
-}
+// The tokens are those that the last step's `sampled_at` now holds.
+void pagoda_finish(void* program, int sampled) { static_cast<pagoda::Program*>(program)->finish(sampled); }
 
 float* pagoda_values(void* program, int index) { return static_cast<pagoda::Program*>(program)->values(index); }
 }
