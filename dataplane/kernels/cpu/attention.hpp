@@ -19,6 +19,7 @@ namespace pagoda {
 
 inline constexpr int kPart = 64;         // positions of a part: as fp32, keys of 64 take half of L1
 inline constexpr int kQueries = 8;       // queries of a prompt that are computed together
+inline constexpr int kVectors = 3;       // that are computed together: so few keep their sums in registers
 inline constexpr int kMaxGroup = 64;     // query heads of one KV head
 inline constexpr int kMaxVectors = 512;  // of a piece: queries times heads
 inline constexpr int kMaxDim = 1024;
@@ -81,117 +82,168 @@ inline void write_head(const Pool& pool, int layer, size_t slot, int kind, int h
   }
 }
 
-namespace detail {
+// A part of a context, or what of it a window leaves: positions [begin, begin + count), and the slot of each.
+struct Part {
+  int begin = 0, count = 0;
+  size_t slots[kPart + 3];  // they are read by four: behind the last, it comes again
 
-template <class Type>
-inline void widen(const typename Type::Element* from, int dim, float* to) {
-  for (int i = 0; i < dim; i += 8) _mm256_store_ps(to + i, Type::load8(from + i));
-}
-
-// A sequence's keys and values of one layer and head.
-struct Context {
-  const Pool& pool;
-  const Sequence& sequence;
-  int layer, head;
-
-  size_t slot(int position) const { return slot_of(sequence, position, pool.block_size); }
-
-  // Reads whole slots, all heads' keys and values, in the order in which they lie: so memory gives them three times as
-  // fast as a head at a time (and faster than by prefetching), and what follows finds them in L2.
-  void touch(int first, int count) const {
-    const size_t element = Pool::element_bytes(pool.type), bytes = element * pool.dim * pool.kv_heads * 2;
-    for (int position = first; position < first + count; ++position) {
-      const uint8_t* at = pool.data + element * pool.head(layer, slot(position), 0, 0);
-      for (size_t line = 0; line < bytes; line += 64) static_cast<void>(*static_cast<const volatile uint8_t*>(at + line));
+  void lay_out(const Sequence& sequence, int first, int last, int block_size) {
+    begin = first;
+    count = std::max(0, last - first);
+    int block = first / block_size, offset = first % block_size;
+    for (int t = 0; t < count; ++t) {
+      slots[t] = size_t(sequence.table[block]) * block_size + offset;
+      if (++offset == block_size) ++block, offset = 0;
     }
-  }
-
-  // to [count][dim] = the keys or the values of positions first..first+count
-  void widen(int first, int count, int kind, float* to) const {
-    const int dim = pool.dim;
-    for (int position = first; position < first + count; ++position, to += dim) {
-      const size_t at = pool.head(layer, slot(position), kind, head);
-      switch (pool.type) {
-        case KvType::kFp32: detail::widen<Fp32>(reinterpret_cast<const float*>(pool.data) + at, dim, to); break;
-        case KvType::kFp16: detail::widen<Fp16>(reinterpret_cast<const uint16_t*>(pool.data) + at, dim, to); break;
-        case KvType::kBf16: detail::widen<Bf16>(reinterpret_cast<const uint16_t*>(pool.data) + at, dim, to); break;
-        case KvType::kInt8: {
-          const auto* from = reinterpret_cast<const int8_t*>(pool.data) + at;
-          const __m256 scale = _mm256_set1_ps(pool.scales[pool.scale(layer, slot(position), kind, head)]);
-          for (int d = 0; d < dim; d += 8) {
-            const __m256i codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + d)));
-            _mm256_store_ps(to + d, _mm256_mul_ps(_mm256_cvtepi32_ps(codes), scale));
-          }
-        }
-      }
-    }
+    for (int t = count; t < kPart + 3; ++t) slots[t] = count > 0 ? slots[count - 1] : 0;
   }
 };
 
-// scores[r][0..4) = query r . keys 0..3, for R queries
-template <int R>
-inline void score_four(const float* const* queries, const float* keys, int dim, float scale, float* const* scores) {
+namespace detail {
+
+// Keys or values of one head, as they are stored: rows[t] is position t's, and loads eight at a time.
+template <class Type>
+struct Stored {
+  struct Row {
+    const typename Type::Element* at;
+    __m256 load8(int i) const { return Type::load8(at + i); }
+  };
+
+  const typename Type::Element* data;
+  size_t apart;
+  const size_t* slots;
+
+  Row operator[](int t) const { return {data + slots[t] * apart}; }
+};
+
+struct StoredCodes {
+  struct Row {
+    const int8_t* at;
+    __m256 scale;
+    __m256 load8(int i) const {
+      const __m256i codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + i)));
+      return _mm256_mul_ps(_mm256_cvtepi32_ps(codes), scale);
+    }
+  };
+
+  const int8_t* data;
+  const float* scales;
+  size_t apart, scales_apart;
+  const size_t* slots;
+
+  Row operator[](int t) const { return {data + slots[t] * apart, _mm256_set1_ps(scales[slots[t] * scales_apart])}; }
+};
+
+// The same as fp32, one after the other: worth making where they are read more than once.
+struct Tile {
+  struct Row {
+    const float* at;
+    __m256 load8(int i) const { return _mm256_load_ps(at + i); }
+  };
+
+  const float* data;
+  int dim;
+
+  Row operator[](int t) const { return {data + t * dim}; }
+};
+
+// Calls one(rows) with the keys or values (`kind`) of a head at the slots of a part.
+template <class One>
+inline void with_stored(const Pool& pool, int layer, int kind, int head, const Part& part, One one) {
+  const size_t first = pool.head(layer, 0, kind, head), apart = pool.head(0, 1, 0, 0);
+  const auto* halves = reinterpret_cast<const uint16_t*>(pool.data) + first;
+  switch (pool.type) {
+    case KvType::kFp32: return one(Stored<Fp32>{reinterpret_cast<const float*>(pool.data) + first, apart, part.slots});
+    case KvType::kFp16: return one(Stored<Fp16>{halves, apart, part.slots});
+    case KvType::kBf16: return one(Stored<Bf16>{halves, apart, part.slots});
+    case KvType::kInt8: {
+      const float* scales = pool.scales + pool.scale(layer, 0, kind, head);
+      const auto* codes = reinterpret_cast<const int8_t*>(pool.data) + first;
+      return one(StoredCodes{codes, scales, apart, pool.scale(0, 1, 0, 0), part.slots});
+    }
+  }
+}
+
+template <class Rows>
+inline Tile widened(const Rows& rows, int count, int dim, float* to) {
+  for (int t = 0; t < count; ++t) {
+    const auto row = rows[t];
+    for (int i = 0; i < dim; i += 8) _mm256_store_ps(to + t * dim + i, row.load8(i));
+  }
+  return {to, dim};
+}
+
+// Reads whole slots, all heads' keys and values, in the order in which they lie: so memory gives them three times as fast
+// as a head at a time (and faster than by prefetching them while the part before is computed), and what follows finds
+// them in L2.
+inline void touch(const Pool& pool, int layer, const Part& part) {
+  const size_t element = Pool::element_bytes(pool.type), bytes = element * pool.head(0, 1, 0, 0);
+  for (int t = 0; t < part.count; ++t) {
+    const uint8_t* at = pool.data + element * pool.head(layer, part.slots[t], 0, 0);
+    for (size_t line = 0; line < bytes; line += 64) static_cast<void>(*static_cast<const volatile uint8_t*>(at + line));
+  }
+}
+
+// scores[r][0..4) = query r . keys t..t+3, for R queries
+template <int R, class Rows>
+inline void score_four(const float* const* queries, const Rows& keys, int t, int dim, float scale,
+                       float* const* scores) {
   __m256 sum[R][4];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm256_setzero_ps();
+  const typename Rows::Row four[4] = {keys[t], keys[t + 1], keys[t + 2], keys[t + 3]};
   for (int i = 0; i < dim; i += 8) {
     __m256 k[4];
 #pragma GCC unroll 4
-    for (int t = 0; t < 4; ++t) k[t] = _mm256_load_ps(keys + t * dim + i);
+    for (int j = 0; j < 4; ++j) k[j] = four[j].load8(i);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256 q = _mm256_loadu_ps(queries[r] + i);
 #pragma GCC unroll 4
-      for (int t = 0; t < 4; ++t) sum[r][t] = _mm256_fmadd_ps(q, k[t], sum[r][t]);
+      for (int j = 0; j < 4; ++j) sum[r][j] = _mm256_fmadd_ps(q, k[j], sum[r][j]);
     }
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(sum[r][0], sum[r][1]), _mm256_hadd_ps(sum[r][2], sum[r][3]));
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
-    _mm_storeu_ps(scores[r], _mm_mul_ps(four, _mm_set1_ps(scale)));
+    const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+    _mm_storeu_ps(scores[r], _mm_mul_ps(sums, _mm_set1_ps(scale)));
   }
 }
 
-// out[r][i..i+8*C) += sum over t of weights[r][t] * values[t][i..]
-template <int R, int C>
-inline void weigh(const float* const* weights, const float* values, int count, int dim, float* const* out) {
+// out[r][i..i+8*C) = sum over t of weights[r][t] * values[t][i..]
+template <int R, int C, class Rows>
+inline void weigh(const float* const* weights, const Rows& values, int count, int i, float* const* out) {
   __m256 sum[R][C];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) sum[r][c] = _mm256_loadu_ps(out[r] + 8 * c);
+    for (int c = 0; c < C; ++c) sum[r][c] = _mm256_setzero_ps();
   }
   for (int t = 0; t < count; ++t) {
-    __m256 v[C];
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) v[c] = _mm256_load_ps(values + t * dim + 8 * c);
+    const auto row = values[t];
+    __m256 w[R];
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      const __m256 w = _mm256_broadcast_ss(weights[r] + t);
+    for (int r = 0; r < R; ++r) w[r] = _mm256_broadcast_ss(weights[r] + t);
 #pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) sum[r][c] = _mm256_fmadd_ps(w, v[c], sum[r][c]);
+    for (int c = 0; c < C; ++c) {
+      const __m256 v = row.load8(i + 8 * c);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sum[r][c] = _mm256_fmadd_ps(w[r], v, sum[r][c]);
     }
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) _mm256_storeu_ps(out[r] + 8 * c, sum[r][c]);
+    for (int c = 0; c < C; ++c) _mm256_storeu_ps(out[r] + i + 8 * c, sum[r][c]);
   }
 }
 
-template <int R>
-inline void weigh_all(const float* const* weights, const float* values, int count, int dim, float* const* out) {
+template <int R, class Rows>
+inline void weigh_all(const float* const* weights, const Rows& values, int count, int dim, float* const* out) {
   int i = 0;
-  float* at[R];
-  for (; i + 16 <= dim; i += 16) {
-    for (int r = 0; r < R; ++r) at[r] = out[r] + i;
-    weigh<R, 2>(weights, values + i, count, dim, at);
-  }
-  if (i < dim) {
-    for (int r = 0; r < R; ++r) at[r] = out[r] + i;
-    weigh<R, 1>(weights, values + i, count, dim, at);
-  }
+  for (; i + 32 <= dim; i += 32) weigh<R, 4>(weights, values, count, i, out);
+  for (; i < dim; i += 8) weigh<R, 1>(weights, values, count, i, out);
 }
 
 }  // namespace detail
@@ -270,11 +322,11 @@ inline void softmax(const Attention& op, float* scores, int low, int high, int c
   total = sum8(sum);
 }
 
-// Calls one.operator()<R>(first) for runs of R vectors: as many as the registers hold, and all alike.
+// Calls one.operator()<R>(first) for runs of R vectors, at most three and all alike.
 template <class One>
 inline void for_runs(int vectors, One one) {
   for (int v = 0, run = 0; v < vectors; v += run) {
-    run = run_of(vectors - v, 3);
+    run = run_of(vectors - v, kVectors);
     if (run == 3) one.template operator()<3>(v);
     if (run == 2) one.template operator()<2>(v);
     if (run == 1) one.template operator()<1>(v);
@@ -283,49 +335,50 @@ inline void for_runs(int vectors, One one) {
 
 }  // namespace detail
 
-// Attends with a piece's vectors of one KV head (query, head of its group) to part `number` of the context.
-// most [vectors], total [vectors]: the greatest score and the sum of the exponentials relative to it; part: the
+// Attends with a piece's vectors of one KV head (query, head of its group) to a part of the context.
+// most [vectors], total [vectors]: the greatest score and the sum of the exponentials relative to it; scratch.part: the
 // weighted values. A vector that sees nothing of the part has total 0.
 inline void attend_part(const Attention& op, const Pool& pool, const Sequence& sequence, const Piece& piece, int head,
-                        const float* queries, size_t stride, int number, AttentionScratch& scratch, float* most,
+                        const float* queries, size_t stride, const Part& part, AttentionScratch& scratch, float* most,
                         float* total) {
   const int dim = pool.dim, group = op.heads / pool.kv_heads, vectors = (piece.end - piece.begin) * group;
-  const int from = number * kPart;
-  const int last = sequence.position + piece.end;  // what the last query sees ends here
-  const int until = std::min(from + kPart, last);
   const float* query[kQueries * kMaxGroup];
   int low[kQueries * kMaxGroup], high[kQueries * kMaxGroup];
   for (int v = 0; v < vectors; ++v) {
-    const int q = piece.begin + v / group;
+    const int q = piece.begin + v / group, end = sequence.position + q + 1;
     query[v] = queries + size_t(sequence.first + q) * stride + (head * group + v % group) * dim;
-    high[v] = std::min(until, sequence.position + q + 1);
-    low[v] = op.window > 0 ? std::max(from, sequence.position + q + 1 - op.window) : from;
+    high[v] = std::min(part.count, end - part.begin);
+    low[v] = op.window > 0 ? std::max(0, end - op.window - part.begin) : 0;
   }
-  const int begin = std::max(from, low[0]) / 8 * 8;  // windows only move on: nobody sees what is before the first's
-  const int count = std::max(0, until - begin);
-  const detail::Context context{pool, sequence, op.layer, head};
-  if (head == piece.first_head && piece.last_head > head + 1) context.touch(begin, count);
-  context.widen(begin, count, 0, scratch.tile);
-  detail::for_runs(vectors, [&]<int R>(int v) {
-    float* to[R];
-    for (int t = 0; t < count; t += 4) {
-      for (int r = 0; r < R; ++r) to[r] = scratch.scores + (v + r) * kPart + t;
-      detail::score_four<R>(query + v, scratch.tile + t * dim, dim, op.scale, to);
-    }
+  const auto score = [&](const auto& keys) {
+    detail::for_runs(vectors, [&]<int R>(int v) {
+      float* to[R];
+      for (int t = 0; t < part.count; t += 4) {
+        for (int r = 0; r < R; ++r) to[r] = scratch.scores + (v + r) * kPart + t;
+        detail::score_four<R>(query + v, keys, t, dim, op.scale, to);
+      }
+    });
+  };
+  const auto weigh = [&](const auto& values) {
+    detail::for_runs(vectors, [&]<int R>(int v) {
+      const float* weights[R];
+      float* to[R];
+      for (int r = 0; r < R; ++r) {
+        weights[r] = scratch.scores + (v + r) * kPart;
+        to[r] = scratch.part + (v + r) * dim;
+      }
+      detail::weigh_all<R>(weights, values, part.count, dim, to);
+    });
+  };
+  const bool once = vectors <= kVectors;
+  detail::with_stored(pool, op.layer, 0, head, part, [&](const auto& keys) {
+    once ? score(keys) : score(detail::widened(keys, part.count, dim, scratch.tile));
   });
   for (int v = 0; v < vectors; ++v) {
-    detail::softmax(op, scratch.scores + v * kPart, low[v] - begin, high[v] - begin, count, most[v], total[v]);
+    detail::softmax(op, scratch.scores + v * kPart, low[v], high[v], part.count, most[v], total[v]);
   }
-  std::memset(scratch.part, 0, sizeof(float) * vectors * dim);
-  context.widen(begin, count, 1, scratch.tile);
-  detail::for_runs(vectors, [&]<int R>(int v) {
-    const float* weights[R];
-    float* to[R];
-    for (int r = 0; r < R; ++r) {
-      weights[r] = scratch.scores + (v + r) * kPart;
-      to[r] = scratch.part + (v + r) * dim;
-    }
-    detail::weigh_all<R>(weights, scratch.tile, count, dim, to);
+  detail::with_stored(pool, op.layer, 1, head, part, [&](const auto& values) {
+    once ? weigh(values) : weigh(detail::widened(values, part.count, dim, scratch.tile));
   });
 }
 
@@ -364,21 +417,27 @@ inline void attend(const Attention& op, const Pool& pool, const Sequence& sequen
   float most[kMaxVectors], total[kMaxVectors], part_most[kMaxVectors], part_total[kMaxVectors];
   std::fill_n(total, vectors * (piece.last_head - piece.first_head), 0.0f);
   const int first_seen = op.window > 0 ? std::max(0, sequence.position + piece.begin + 1 - op.window) : 0;
-  const int last = partial ? piece.last_part : (sequence.position + piece.end + kPart - 1) / kPart;
+  const int end = sequence.position + piece.end;  // what the last query sees ends here
+  const int last = partial ? piece.last_part : (end + kPart - 1) / kPart;
+  Part part;
   for (int number = partial ? piece.first_part : first_seen / kPart; number < last; ++number) {
+    const int from = number * kPart;
+    // windows only move on: nobody sees what is before the first query's
+    part.lay_out(sequence, std::max(from, first_seen / 8 * 8), std::min(from + kPart, end), pool.block_size);
+    if (piece.last_head > piece.first_head + 1) detail::touch(pool, op.layer, part);
     const int slot = piece.partial + number - piece.first_part;
     for (int head = piece.first_head; head < piece.last_head; ++head) {
-      attend_part(op, pool, sequence, piece, head, queries, stride, number, scratch, part_most, part_total);
-      const int first = (head - piece.first_head) * vectors;
+      attend_part(op, pool, sequence, piece, head, queries, stride, part, scratch, part_most, part_total);
+      const int at = (head - piece.first_head) * vectors;
       for (int v = 0; v < vectors; ++v) {
-        const float* part = scratch.part + v * dim;
+        const float* values = scratch.part + v * dim;
         if (partial) {
           partials.most(slot)[head * group + v] = part_most[v];
           partials.total(slot)[head * group + v] = part_total[v];
-          std::memcpy(partials.values(slot, head * group + v), part, sizeof(float) * dim);
+          std::memcpy(partials.values(slot, head * group + v), values, sizeof(float) * dim);
         } else {
-          float* values = scratch.running + size_t(first + v) * dim;
-          merge_part(most[first + v], total[first + v], values, part_most[v], part_total[v], part, dim);
+          float* running = scratch.running + size_t(at + v) * dim;
+          merge_part(most[at + v], total[at + v], running, part_most[v], part_total[v], values, dim);
         }
       }
     }
