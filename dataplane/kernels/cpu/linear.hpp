@@ -19,7 +19,7 @@
 namespace pagoda {
 
 inline constexpr int kPanel = 16;      // output channels of a panel
-inline constexpr int kTogether = 4;    // panels that are best computed together
+inline constexpr int kTogether = 4;    // panels that are best computed together, and at most
 inline constexpr int kRows = 96;       // rows computed against a panel before the next: they and it stay in L2
 inline constexpr int kAhead = 4096;    // bytes from the fetching of codes to their use, where they are read in order
 inline constexpr int kFloatRows = 6;   // rows of a run: their sums fill the registers
@@ -192,10 +192,9 @@ inline void panels_floats(const Inputs& in, const void* panel, int panels, int i
   const auto* weights = static_cast<const typename Weights::Element*>(panel);
   const float* rows = in.rows + first * in.stride;
   const size_t apart = size_t(inputs) * kPanel;
-  if (n == 1 && panels == kTogether) {
-    return multiply<1, kTogether, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
-  }
-  if (n == 2 && panels == kTogether) {
+  if (n == 1 && panels == 4) return multiply<1, 4, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
+  if (n == 1 && panels == 2) return multiply<1, 2, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
+  if (n == 2 && panels == 4) {
     multiply<2, 2, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
     return multiply<2, 2, Weights>(rows, in.stride, weights + 2 * apart, apart, inputs, nullptr, 0, c + 4 * kPanel);
   }
@@ -353,9 +352,14 @@ inline void panels_codes(const Inputs& in, const void* panel, int panels, int fi
   const auto* weights = static_cast<const uint8_t*>(panel);
   const size_t apart = in.groups * group_bytes(type);
   const auto at = [&](int p, int group) { return weights + p * apart + group * group_bytes(type); };
-  if (n == 1 && panels == kTogether) {
+  if (n == 1) {
     for (int group = 0; group < in.groups; ++group, ahead += group_bytes(type)) {
-      multiply_row<kTogether, type>(in, first, group, at(0, group), apart, ahead, c);
+      switch (panels) {
+        case 1: multiply_row<1, type>(in, first, group, at(0, group), apart, ahead, c); break;
+        case 2: multiply_row<2, type>(in, first, group, at(0, group), apart, ahead, c); break;
+        case 3: multiply_row<3, type>(in, first, group, at(0, group), apart, ahead, c); break;
+        default: multiply_row<4, type>(in, first, group, at(0, group), apart, ahead, c);
+      }
     }
     return;
   }

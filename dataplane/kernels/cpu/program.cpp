@@ -252,14 +252,12 @@ class Program {
       const bool attends = op.kind == int32_t(Kind::kAttention);
       shares_[2 * i].open(attends ? static_cast<int>(pieces_.size()) : rows, attends ? 1 : share);
       if (attends) shares_[2 * i + 1].open(static_cast<int>(cuts_.size()), 1);
-      if (op.kind == int32_t(Kind::kLinear)) shares_[2 * i + 1].open(blocks_of(rows) * chunks_of(op), 1);
+      if (op.kind == int32_t(Kind::kLinear)) shares_[2 * i + 1].open(panels_of(op), kTogether);
     }
     team_.run([](void* self, int thread) { static_cast<Program*>(self)->execute(thread); }, this);
   }
 
-  static int blocks_of(int rows) { return (rows + kRows - 1) / kRows; }
   static int panels_of(const Operation& op) { return (op.outputs + kPanel - 1) / kPanel; }
-  static int chunks_of(const Operation& op) { return (panels_of(op) + kTogether - 1) / kTogether; }
 
   void execute(int thread) {
     for (int i = first_; i < last_; ++i) {
@@ -426,17 +424,19 @@ class Program {
     const Inputs in = inputs(op, prepared);
     const WeightType type = WeightType(op.weight_type);
     const size_t bytes = panel_bytes(type, op.inputs);
-    const int rows = rows_of(index), blocks = blocks_of(rows), panels = panels_of(op);
-    int task, end;
-    while (share.take(thread, task, end)) {
-      const int first = task % blocks * kRows, count = std::min(kRows, rows - first);
-      const int panel = task / blocks * kTogether, together = std::min(kTogether, panels - panel);
+    int panel, end;
+    while (share.take(thread, panel, end)) {
       const auto* weight = static_cast<const char*>(op.weight) + bytes * panel;
       const bool is_last = end == share.begin_of(thread + 1);
       const char* ahead = is_last ? first_weights(index + 1, thread) : weight + bytes * kTogether;
-      multiply_panels(in, type, weight, together, op.inputs, first, count, ahead, sums);
-      for (int p = 0; p < together; ++p) {
-        for (int m = 0; m < count; ++m) store(op, panel + p, sums + (p * count + m) * kPanel, row(op.target, first + m));
+      for (int first = 0; first < rows_of(index); first += kRows) {
+        const int count = std::min(kRows, rows_of(index) - first);
+        multiply_panels(in, type, weight, end - panel, op.inputs, first, count, ahead, sums);
+        for (int p = 0; p < end - panel; ++p) {
+          for (int m = 0; m < count; ++m) {
+            store(op, panel + p, sums + (p * count + m) * kPanel, row(op.target, first + m));
+          }
+        }
       }
     }
   }
@@ -447,8 +447,8 @@ class Program {
     while (index < count && operations_[index].kind != int32_t(Kind::kLinear)) ++index;
     if (index == count) return first_weights(0, thread);
     const Operation& op = operations_[index];
-    const int chunk = chunks_of(op) * thread / team_.threads();
-    return static_cast<const char*>(op.weight) + panel_bytes(WeightType(op.weight_type), op.inputs) * kTogether * chunk;
+    const int panel = Shares::begin_of(panels_of(op), thread, team_.threads());
+    return static_cast<const char*>(op.weight) + panel_bytes(WeightType(op.weight_type), op.inputs) * panel;
   }
 
   // Bias, activation or gate, and the way into the target.

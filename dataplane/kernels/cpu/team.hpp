@@ -113,7 +113,8 @@ class Shares {
   }
 
   // Where the stretch of a thread begins, and the one before ends.
-  int begin_of(int thread) const { return static_cast<int>(int64_t(count_) * thread / threads()); }
+  static int begin_of(int count, int thread, int threads) { return static_cast<int>(int64_t(count) * thread / threads); }
+  int begin_of(int thread) const { return begin_of(count_, thread, threads()); }
 
   // The next run for `thread` as [begin, end); false when nothing is left.
   bool take(int thread, int& begin, int& end) {
