@@ -22,6 +22,7 @@ from workloads import SWEEP_PROMPT_TOKENS as PROMPT_TOKENS
 from dataplane.sim.plots import Chart, Line
 
 _BENCH = Path(__file__).resolve().parents[2] / "var" / "bench"
+_QUALITY = "quality.json"
 _NOTES = Path(__file__).with_name("missed.md")
 """What bounds the goals that are missed, written by hand."""
 _STREAMS = {"A": 1, "B": 8, "C": 32}
@@ -71,7 +72,7 @@ def read(folder: Path, commit: str | None = None) -> tuple[str, list[Row]]:
     if not rows:
         raise ValueError(f"nothing was measured yet: no rows in {folder}")
     commit = commit or rows[-1].key.commit
-    path = folder / "quality.json"
+    path = folder / _QUALITY
     quality = json.loads(path.read_text()) if path.exists() else []
     rows += [
         Row(Key(commit, goals.QUALITY, 0, f"pagoda-{one['dtype']}"), {"to_fp32": one["to_fp32"]})
@@ -79,6 +80,18 @@ def read(folder: Path, commit: str | None = None) -> tuple[str, list[Row]]:
         if one["kv_dtype"] == "fp16" and one["dtype"] != "fp32"
     ]
     return commit, [row for row in rows if row.key.commit == commit]
+
+
+def publish(folder: Path, commit: str, into: Path) -> None:
+    """Copy the rows of a commit to ``into``: the report can be checked, and a run on another machine can go on."""
+    for path in folder.glob("*.jsonl"):
+        published = ResultLog(into / path.name, fresh=True)
+        for row in ResultLog(path).rows:
+            if row.key.commit == commit:
+                published.append(row.key, row.figures)
+    quality = folder / _QUALITY
+    if quality.exists():
+        (into / _QUALITY).write_bytes(quality.read_bytes())
 
 
 def _written_s(path: Path) -> float:
@@ -269,6 +282,8 @@ def main() -> int:
     for name, chart in drawn.items():
         (into / "images" / f"{name}.svg").write_text(chart.svg())
     (into / "benchmarks.md").write_text(markdown(commit, table, list(drawn), "images/"))
+    if arguments.into:
+        publish(out, commit, into / "benchmarks")
     print(_goals(table))
     print(f"written to {into / 'benchmarks.md'}")
     passed = [finding.goal.what for finding in controls(table) if finding.verdict is Verdict.MET]

@@ -50,6 +50,19 @@ def test_only_what_was_measured_of_the_last_code_counts(tmp_path: Path, monkeypa
     assert "`new`" in text
 
 
+def test_rows_are_published_beside_the_report_and_a_run_can_go_on_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_of(tmp_path, "serving.jsonl", [("B", 0, "pagoda-fp32", {"output_tokens_per_s": 50.0})], "old")
+    log_of(tmp_path, "serving.jsonl", [("B", 1, "pagoda-fp32", {"output_tokens_per_s": 140.0})], "new")
+    (tmp_path / "quality.json").write_text("[]")
+    for _ in range(2):
+        written(tmp_path, monkeypatch)
+    published = tmp_path / "docs" / "benchmarks"
+    assert [row.key for row in ResultLog(published / "serving.jsonl").rows] == [Key("new", "B", 1, "pagoda-fp32")]
+    assert report.read(published) == report.read(tmp_path)
+
+
 def test_a_control_that_passes_fails_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
