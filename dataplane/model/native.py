@@ -103,7 +103,7 @@ class NativeExecutor:
         # Made beforehand: right after a step the caches hold nothing but weights, and a slice takes 30 us.
         self._logits = [logits[:count] for count in range(limits.sampled + 1)]
         self._residual = self._register(RESIDUAL, limits.tokens)
-        self._stretches = self._make_stretches(limits.tokens)
+        self._parts = self._make_parts(limits.tokens)
         # What the kernels read of a step lies in the same place each time: to ask an array for its place takes longer.
         self._limits = limits
         self._token_ids = np.empty(limits.tokens, np.int32)
@@ -116,7 +116,7 @@ class NativeExecutor:
             greedy=self._greedy.ctypes.data,
         )
         self._drawn_at: NDArray[np.int32] | None = None
-        self.kernels = f"AVX2 kernels, {threads} threads"
+        self.kernels = f"{library.pagoda_instructions().decode()} kernels, {threads} threads"
 
     def __del__(self) -> None:
         if self._handle:
@@ -139,8 +139,8 @@ class NativeExecutor:
         layers, blocks, block_size, _, kv_heads, dim = pool.data.shape
         data, scales = pool.data.data_ptr(), pool.scales.data_ptr()
         where = native.Pool(data, scales, _KV_TYPES[pool.dtype], layers, blocks, block_size, kv_heads, dim)
-        for first, last, partial in self._stretches:
-            # The last stretch goes on to the logits that will be asked for: to call the team together takes a while.
+        for first, last, partial in self._parts:
+            # The last part goes on to the logits that will be asked for: to call the team together takes a while.
             goes_on = sampled > 0 and partial is None
             end = self._num_operations if goes_on else last
             self._library.pagoda_run(self._handle, ctypes.byref(self._step), ctypes.byref(where), first, end)
@@ -179,7 +179,7 @@ class NativeExecutor:
         floats = (ctypes.c_float * (rows * self._program.widths[name])).from_address(address or 0)
         return torch.frombuffer(floats, dtype=torch.float32).view(rows, -1)
 
-    def _make_stretches(self, rows: int) -> list[tuple[int, int, Tensor | None]]:
+    def _make_parts(self, rows: int) -> list[tuple[int, int, Tensor | None]]:
         """What runs in one call, as [first, last), and the register that ranks then add up, if any."""
         found: list[tuple[int, int, Tensor | None]] = []
         first = last = 0

@@ -251,6 +251,8 @@ def _tenants() -> list[Goal]:
              Side("E-flood", _SHARED, per_token), Side("E-first", _SHARED, per_token), at_most=True),
         Goal("all output of the four, fair against first come", 0.97,
              Side("E-flood", _SHARED, total), Side("E-first", _SHARED, total)),
+        Goal("one tenant's short calls, 99th percentile to their end: one in twenty an essay, against none", 1.5,
+             Side("E-essays", _SHARED, "e2e_p99_ms"), Side("E-short", _SHARED, "e2e_p99_ms"), at_most=True),
     ]  # fmt: skip
 
 

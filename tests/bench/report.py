@@ -54,6 +54,9 @@ _WHAT = {
     "E-flood": "the same beside a fourth at 10 times its share; figures are of the three",
     "E-first": "the same with all calls in one tenant: who comes first is served first",
     "E-dedicated": "the same with a replica for each of the four, of one thread, two on each of two processors",
+    "E-short": "one tenant, 64 in, 16-96 out, calls as they come",
+    "E-essays": "the same beside one call in twenty for 400-800 tokens, all of it 0.8 of what the server can put out; "
+    "figures are of the short ones",
     "F-hit": "1 caller, 1,024 tokens that all calls share and 16 of its own in, 16 out",
     "F-miss": "the same with nothing shared",
     "F-shared": "8 callers, 1,024 shared tokens and 113 of its own in, 16 out",

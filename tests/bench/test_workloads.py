@@ -78,9 +78,18 @@ def test_three_tenants_call_below_their_share_and_one_at_ten_times_its_own() -> 
     assert [one.at_s for one in first.flood] == [one.at_s for one in flooded.flood]
 
 
+def test_essays_are_one_call_in_twenty_beside_the_same_short_ones() -> None:
+    mixed, alone = workload("E-essays", 0, peak_per_s=10.0), workload("E-short", 0, peak_per_s=10.0)
+    assert (alone.requests, alone.flood) == (mixed.requests, [])
+    assert len(mixed.requests) / len(mixed.flood) == pytest.approx(19, rel=0.1)
+    assert max(one.output_tokens for one in mixed.requests) < min(one.output_tokens for one in mixed.flood)
+    calls = [*mixed.requests, *mixed.flood]
+    assert sum(one.output_tokens for one in calls) == pytest.approx(0.8 * 10.0 * 32 * 60, rel=0.1)
+
+
 def test_a_workload_that_is_none_is_refused_with_those_there_are() -> None:
     assert expanded("A,F") == ["A", "F-hit", "F-miss", "F-shared", "F-distinct"]
-    assert expanded("E") == ["E-peak", "E-alone", "E-flood", "E-first", "E-dedicated"]
+    assert expanded("E") == ["E-peak", "E-alone", "E-flood", "E-first", "E-dedicated", "E-short", "E-essays"]
     with pytest.raises(ValueError, match="no workload X; there are A, B, C"):
         expanded("A,X")
     with pytest.raises(ValueError, match="--trace"):

@@ -9,7 +9,9 @@ D    a recorded hour of chats, a slice of it, slowed down and shortened by the f
 E    4 tenants, 64 tokens in, 32 out: three call at 0.8 of their share of what the server can do (``E-peak``, 32
      callers), ``E-alone`` or, in ``E-flood``, beside a fourth that calls at 10 times its share; ``E-first`` is the same
      with all calls in one tenant, so that who comes first is served first; in ``E-dedicated`` the four have a replica
-     each, with a fourth of the processors. Calls come by Poisson processes. Only the three are counted
+     each, with a fourth of the processors. Calls come by Poisson processes. Only the three are counted.
+     ``E-short`` are one tenant's calls of 64 tokens in, 16-96 out; in ``E-essays`` one call in twenty besides asks for
+     400-800, which together is 0.8 of the output that the server can do. Only the short ones are counted
 F    prompts of 1,024 tokens and a few more: ``F-hit`` all with the same beginning, ``F-miss`` each with its own, one
      caller; ``F-shared`` and ``F-distinct`` are the same for 8 callers, where nine tokens in ten are shared
 start  one call of 64 tokens in, 4 out, to a server that is started for it
@@ -27,9 +29,12 @@ CLOSED = {"A": (1, 4), "B": (8, 16), "C": (32, 64)}
 """Callers, and calls in all."""
 PREFIXED = {"F-hit": (1, 8), "F-miss": (1, 8), "F-shared": (8, 16), "F-distinct": (8, 16)}
 PREFIX_TOKENS = 1024
-TENANTS = ("E-peak", "E-alone", "E-flood", "E-first", "E-dedicated")
+TENANTS = ("E-peak", "E-alone", "E-flood", "E-first", "E-dedicated", "E-short", "E-essays")
 _TENANTS, _OF_SHARE, _FLOOD_OF_SHARE, _FLOOD_S = 4, 0.8, 10.0, 15.0
 """So long that a server which answers 9 calls a second does not fill the queue of one tenant (256)."""
+_PEAK_TOKENS, _SHORT_TOKENS, _ESSAY_TOKENS = 32, (16, 96), (400, 800)
+_SHORTS_PER_ESSAY, _ESSAYS_S = 19, 60.0
+"""So long that a 99th percentile is of more than a hundred calls."""
 START = "start"
 NAMES = (*CLOSED, "D", *TENANTS, *PREFIXED, START)
 
@@ -101,6 +106,8 @@ def workload(
         made = _closed(name, draw)
     elif name in PREFIXED:
         made = _prefixed(name, draw)
+    elif name in ("E-short", "E-essays"):
+        made = _essays(name, draw, peak_per_s)
     elif name in TENANTS:
         made = _tenants(name, draw, peak_per_s)
     elif name == START:
@@ -203,7 +210,7 @@ def _tenants(name: str, draw: random.Random, peak_per_s: float) -> Workload:
     def calls(tenant: str, calls_per_s: float) -> list[Request]:
         named = "all" if name == "E-first" else tenant
         times_s = accumulate(draw.expovariate(calls_per_s) for _ in range(max(1, round(calls_per_s * _FLOOD_S))))
-        return [Request(_tokens(draw, 64), 32, at_s, named) for at_s in times_s]
+        return [Request(_tokens(draw, 64), _PEAK_TOKENS, at_s, named) for at_s in times_s]
 
     if name == "E-peak":
         return Workload(name, 32, calls("all", 64 / _FLOOD_S), _warm_up(draw, 32))
@@ -213,6 +220,19 @@ def _tenants(name: str, draw: random.Random, peak_per_s: float) -> Workload:
         replace(one, tenant=f"tenant-{place % (_TENANTS - 1) + 1}") for place, one in enumerate(_warm_up(draw, 32))
     ]
     return Workload(name, None, counted, warm_up, flood)
+
+
+def _essays(name: str, draw: random.Random, peak_per_s: float) -> Workload:
+    def calls(calls_per_s: float, output_tokens: tuple[int, int]) -> list[Request]:
+        times_s = accumulate(draw.expovariate(calls_per_s) for _ in range(max(1, round(calls_per_s * _ESSAYS_S))))
+        return [Request(_tokens(draw, 64), draw.randint(*output_tokens), at_s, "writer") for at_s in times_s]
+
+    tokens_per_short = (sum(_SHORT_TOKENS) + sum(_ESSAY_TOKENS) / _SHORTS_PER_ESSAY) / 2
+    shorts_per_s = _OF_SHARE * peak_per_s * _PEAK_TOKENS / tokens_per_short
+    counted = calls(shorts_per_s, _SHORT_TOKENS)
+    essays = calls(shorts_per_s / _SHORTS_PER_ESSAY, _ESSAY_TOKENS) if name == "E-essays" else []
+    warm_up = [replace(one, tenant="writer") for one in _warm_up(draw, 8)]
+    return Workload(name, None, counted, warm_up, essays)
 
 
 def _tiny(made: Workload) -> Workload:

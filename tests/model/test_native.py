@@ -1,5 +1,6 @@
 """The kernels compute what plain torch does, whatever the program asks for; and the same bits whoever else is there."""
 
+import ctypes
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataplane.kernels import panels
-from dataplane.kernels.cpu.binding import load_library
+from dataplane.kernels.cpu.binding import load_libraries
 from dataplane.kernels.rotary import frequencies
 from dataplane.model import step as steps
 from dataplane.model.native import NativeExecutor, unsupported
@@ -33,6 +34,9 @@ from dataplane.model.reference import ReferenceExecutor
 
 VOCAB, HIDDEN = 70, 40
 LIMITS = steps.StepLimits(tokens=512, sampled=512)
+LIBRARIES = {library.pagoda_instructions().decode(): library for library in load_libraries()}
+"""The kernels of every kind that this processor can run."""
+every_library = pytest.mark.parametrize("library", LIBRARIES.values(), ids=LIBRARIES)
 
 
 def weights(program: Program, precision: str, seed: int) -> Packed:
@@ -108,10 +112,8 @@ def programs(draw: st.DrawFn) -> Program:
     return one_layer(kv_heads * group, kv_heads, dim, attention, norm, heads_norm=draw(st.booleans()))
 
 
-def native(program: Program, packed: Packed, threads: int = 1) -> NativeExecutor:
-    library = load_library()
-    assert library is not None
-    return NativeExecutor(library, program, packed, LIMITS, threads)
+def native(program: Program, packed: Packed, threads: int = 1, library: ctypes.CDLL | None = None) -> NativeExecutor:
+    return NativeExecutor(library or load_libraries()[0], program, packed, LIMITS, threads)
 
 
 def tokens(count: int, seed: int) -> list[int]:
@@ -120,20 +122,26 @@ def tokens(count: int, seed: int) -> list[int]:
 
 @settings(deadline=None, max_examples=40)
 @given(
+    library=st.sampled_from(list(LIBRARIES)),
     program=programs(),
     precision=st.sampled_from(panels.PRECISIONS),
     kv_dtype=st.sampled_from(["fp32", "fp16", "bf16", "int8"]),
     lengths=st.lists(st.sampled_from([1, 2, 7, 8, 9, 31, 64, 65, 255, 256, 257, 300]), min_size=1, max_size=3),
     seed=st.integers(0, 99),
 )
-def test_both_executors_agree(program: Program, precision: str, kv_dtype: str, lengths: list[int], seed: int) -> None:
+def test_both_executors_agree(
+    library: str, program: Program, precision: str, kv_dtype: str, lengths: list[int], seed: int
+) -> None:
     """Two steps: whole prompts together (as far as a step holds), then one token for each."""
     packed = weights(program, precision, seed)
     lengths = lengths if sum(lengths) <= LIMITS.tokens else lengths[:1]
     first = {str(index): tokens(length, seed + index) for index, length in enumerate(lengths)}
     ours, theirs = (
-        Drive(executor, program, kv_dtype) for executor in (native(program, packed), ReferenceExecutor(program, packed))
-    )
+        Drive(executor, program, kv_dtype)
+        for executor in (
+            native(program, packed, library=LIBRARIES[library]), ReferenceExecutor(program, packed)
+        )
+    )  # fmt: skip
     # narrow keys and values may round to neighbours in the two: a step of bf16 is 2^-8; beside int4, rows have 8 bits
     tolerance = {"fp32": 2e-3, "fp16": 2e-2, "bf16": 2e-1, "int8": 2e-1}[kv_dtype]
     tolerance = max(tolerance, 2e-1) if precision == "int4" else tolerance
@@ -143,39 +151,64 @@ def test_both_executors_agree(program: Program, precision: str, kv_dtype: str, l
             torch.testing.assert_close(found[name], expected[name], atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("precision", panels.PRECISIONS)
-@pytest.mark.parametrize("rows", [1, 2, 7, 30])
-def test_rows_that_their_codes_hold_exactly_are_multiplied_exactly(precision: str, rows: int) -> None:
-    """Whole numbers up to 127 in every group: int8 codes are exact, int16 ones within 0.002, and the rest is sums."""
-    operations = (Embed("rows", "table"), Select("rows", "sampled"), Linear("sampled", "logits", "head"))
-    program = Program(operations, {"rows": 72, "sampled": 72, "logits": VOCAB}, 1, 1, 8)
-    generator = torch.Generator().manual_seed(rows)
-    table = torch.randint(-127, 128, (VOCAB, 72), generator=generator).float()
-    table[:, ::32] = 127
-    head = torch.randn(VOCAB, 72, generator=generator)
-    packed = Packed(
+ONE_LINEAR = Program(
+    (Embed("rows", "table"), Select("rows", "sampled"), Linear("sampled", "logits", "head")),
+    {"rows": 72, "sampled": 72, "logits": VOCAB}, 1, 1, 8,
+)  # fmt: skip
+
+
+def for_one_linear(table: torch.Tensor, precision: str, seed: int) -> Packed:
+    """The weights of ``ONE_LINEAR``: rows as they are, and a random head."""
+    head = torch.randn(VOCAB, 72, generator=torch.Generator().manual_seed(seed))
+    return Packed(
         {
             "table": (panels.pack(table, "fp32"), "fp32", VOCAB, 72),
             "head": (panels.pack(head, precision), precision, VOCAB, 72),
         },
         {},
     )
+
+
+@every_library
+@pytest.mark.parametrize("precision", panels.PRECISIONS)
+@pytest.mark.parametrize("rows", [1, 2, 7, 30])
+def test_rows_that_their_codes_hold_exactly_are_multiplied_exactly(
+    library: ctypes.CDLL, precision: str, rows: int
+) -> None:
+    """Whole numbers up to 127 in every group: int8 codes are exact, int16 ones within 0.002, and the rest is sums."""
+    table = torch.randint(-127, 128, (VOCAB, 72), generator=torch.Generator().manual_seed(rows)).float()
+    table[:, ::32] = 127
+    packed = for_one_linear(table, precision, rows)
     step = {"a": tokens(rows, 3)}
-    ours = Drive(native(program, packed), program, "fp32").run(step)["a"]
+    ours = Drive(native(ONE_LINEAR, packed, library=library), ONE_LINEAR, "fp32").run(step)["a"]
     theirs = table[step["a"]] @ panels.unpack(packed.matrices["head"][0], precision, VOCAB, 72).T
     torch.testing.assert_close(ours, theirs, atol=5e-2, rtol=1e-5)  # of some hundreds
 
 
 @pytest.mark.parametrize("precision", panels.PRECISIONS)
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_token_has_the_same_bits_alone_among_others_and_in_any_chunk(precision: str, threads: int) -> None:
+def test_linear_layers_have_the_same_bits_by_every_kind_of_instructions(precision: str) -> None:
+    packed = for_one_linear(torch.randn(VOCAB, 72, generator=torch.Generator().manual_seed(1)), precision, 2)
+    for rows in (1, 2, 8, 9, 13, 40):
+        found = [
+            Drive(native(ONE_LINEAR, packed, library=library), ONE_LINEAR, "fp32").run({"a": tokens(rows, 3)})["a"]
+            for library in LIBRARIES.values()
+        ]
+        assert all(torch.equal(each, found[0]) for each in found)
+
+
+@every_library
+@pytest.mark.parametrize("precision", panels.PRECISIONS)
+@pytest.mark.parametrize(("threads", "dim"), [(1, 64), (3, 24)])
+def test_a_token_has_the_same_bits_alone_among_others_and_in_any_chunk(
+    library: ctypes.CDLL, precision: str, threads: int, dim: int
+) -> None:
     attention = Attention("heads", "attended", 0, scale=0.2, window=290)
-    program = one_layer(6, 2, 24, attention, Norm("norm", 1e-5), heads_norm=True)
+    program = one_layer(6, 2, dim, attention, Norm("norm", 1e-5), heads_norm=True)
     packed = weights(program, precision, 5)
     whole = tokens(330, 7)
-    alone = Drive(native(program, packed), program, "fp16").run({"a": whole})["a"]
+    alone = Drive(native(program, packed, library=library), program, "fp16").run({"a": whole})["a"]
     for chunk in (1, 7, 64):
-        drive = Drive(native(program, packed, threads), program, "fp16")
+        drive = Drive(native(program, packed, threads, library), program, "fp16")
         found = []
         for start in range(0, len(whole), chunk):
             neighbours = {str(index): tokens(1 + (start + index) % 3, index) for index in range(start // chunk % 9)}

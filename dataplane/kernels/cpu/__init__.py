@@ -1,1 +1,1 @@
-"""The CPU kernels: C++ for AVX2, built when Pagoda is installed, and its border to Python."""
+"""The CPU kernels: C++ for AVX2 and for AVX-512, built when Pagoda is installed, and its border to Python."""

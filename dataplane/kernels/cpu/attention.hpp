@@ -1,12 +1,12 @@
 // Attention that reads the paged KV pool directly (paged: Kwon et al., 2023; the softmax of parts: Milakov and
 // Gimelshein, 2018; grouped queries: Ainslie et al., 2023).
 //
-//   pool of a layer: [block][slot][K heads | V heads], a head `dim` elements; int8 with one fp32 scale for each head of a
-//   slot beside it: [block][slot][2][kv_heads].
+//   pool of a layer: [block][slot][K heads | V heads], a head `dim` elements; int8 with one fp32 scale for each head of
+//   a slot beside it: [block][slot][2][kv_heads].
 //
-// A context is cut at multiples of kPart positions. Every part is computed by itself, then the parts are merged in their
-// order, by one thread or by several: a row's result is the same bits alone and among others, in a chunk of a prompt and
-// as a decode step.
+// A context is cut at multiples of kPart positions. Every part is computed by itself, then the parts are merged in
+// their order, by one thread or by several: a row's result is the same bits alone and among others, in a chunk of a
+// prompt and as a decode step.
 #pragma once
 
 #include <algorithm>
@@ -95,18 +95,21 @@ struct Part {
       slots[t] = size_t(sequence.table[block]) * block_size + offset;
       if (++offset == block_size) ++block, offset = 0;
     }
-    for (int t = count; t < kPart + 3; ++t) slots[t] = count > 0 ? slots[count - 1] : 0;
+    for (int t = count; t < count + 3; ++t) slots[t] = count > 0 ? slots[count - 1] : 0;
   }
 };
 
 namespace detail {
 
-// Keys or values of one head, as they are stored: rows[t] is position t's, and loads eight at a time.
+// Keys or values of one head, as they are stored: rows[t] is position t's, and loads 8 or 16 at a time.
 template <class Type>
 struct Stored {
   struct Row {
     const typename Type::Element* at;
-    __m256 load8(int i) const { return Type::load8(at + i); }
+    template <class L>
+    L load(int i) const {
+      return Type::template load<L>(at + i);
+    }
   };
 
   const typename Type::Element* data;
@@ -119,10 +122,18 @@ struct Stored {
 struct StoredCodes {
   struct Row {
     const int8_t* at;
-    __m256 scale;
-    __m256 load8(int i) const {
-      const __m256i codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + i)));
-      return _mm256_mul_ps(_mm256_cvtepi32_ps(codes), scale);
+    const float* scale;
+    template <class L>
+    L load(int i) const {
+      const auto* codes = reinterpret_cast<const __m128i*>(at + i);
+#ifdef __AVX512VNNI__
+      if constexpr (sizeof(L) == 64) {
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes))) * spread<L>(scale);
+      }
+#endif
+      if constexpr (sizeof(L) == 32) {
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(codes))) * spread<L>(scale);
+      }
     }
   };
 
@@ -131,14 +142,17 @@ struct StoredCodes {
   size_t apart, scales_apart;
   const size_t* slots;
 
-  Row operator[](int t) const { return {data + slots[t] * apart, _mm256_set1_ps(scales[slots[t] * scales_apart])}; }
+  Row operator[](int t) const { return {data + slots[t] * apart, scales + slots[t] * scales_apart}; }
 };
 
 // The same as fp32, one after the other: worth making where they are read more than once.
 struct Tile {
   struct Row {
     const float* at;
-    __m256 load8(int i) const { return _mm256_load_ps(at + i); }
+    template <class L>
+    L load(int i) const {
+      return pagoda::load<L>(at + i);
+    }
   };
 
   const float* data;
@@ -168,82 +182,131 @@ template <class Rows>
 inline Tile widened(const Rows& rows, int count, int dim, float* to) {
   for (int t = 0; t < count; ++t) {
     const auto row = rows[t];
-    for (int i = 0; i < dim; i += 8) _mm256_store_ps(to + t * dim + i, row.load8(i));
+    for (int i = 0; i < dim; i += 8) store(to + t * dim + i, row.template load<__m256>(i));
   }
   return {to, dim};
 }
 
-// Reads whole slots, all heads' keys and values, in the order in which they lie: so memory gives them three times as fast
-// as a head at a time (and faster than by prefetching them while the part before is computed), and what follows finds
-// them in L2.
-inline void touch(const Pool& pool, int layer, const Part& part) {
-  const size_t element = Pool::element_bytes(pool.type), bytes = element * pool.head(0, 1, 0, 0);
-  for (int t = 0; t < part.count; ++t) {
-    const uint8_t* at = pool.data + element * pool.head(layer, part.slots[t], 0, 0);
-    for (size_t line = 0; line < bytes; line += 64) static_cast<void>(*static_cast<const volatile uint8_t*>(at + line));
+// The slots of a part, all heads' keys and values, in the order in which they lie: so memory gives them three times as
+// fast as a head at a time, and who attends to a head finds them in L2. They are fetched a few lines at a time while
+// the part before is computed: as many for every key and value that is read there.
+class Slots {
+ public:
+  Slots() = default;
+  Slots(const Pool& pool, int layer, const Part& part) : next_(part.slots), left_(part.count) {
+    const size_t element = Pool::element_bytes(pool.type);
+    data_ = pool.data + element * pool.head(layer, 0, 0, 0);
+    bytes_ = element * pool.head(0, 1, 0, 0);
+    pace_ = static_cast<int>((element * pool.dim + 63) / 64);
+    advance();
   }
-}
+
+  // Fetches what goes with `rows` keys or values.
+  void fetch(int rows) {
+    for (int line = rows * pace_; line > 0 && at_ < end_; --line) {
+      _mm_prefetch(reinterpret_cast<const char*>(at_), _MM_HINT_T1);
+      step();
+    }
+  }
+
+  // Reads what was not fetched.
+  void read() {
+    for (; at_ < end_; step()) static_cast<void>(*static_cast<const volatile uint8_t*>(at_));
+  }
+
+ private:
+  void step() {
+    at_ += 64;
+    if (at_ >= end_) advance();
+  }
+
+  void advance() {
+    if (left_ == 0) return;
+    --left_;
+    at_ = data_ + *next_++ * bytes_;
+    end_ = at_ + bytes_;
+  }
+
+  const uint8_t* data_ = nullptr;
+  const uint8_t* at_ = nullptr;
+  const uint8_t* end_ = nullptr;
+  const size_t* next_ = nullptr;
+  size_t bytes_ = 0;
+  int left_ = 0;
+  int pace_ = 0;
+};
+
+struct Nothing {
+  void fetch(int) {}
+};
 
 // scores[r][0..4) = query r . keys t..t+3, for R queries
-template <int R, class Rows>
+template <class L, int R, class Rows, class Next>
 inline void score_four(const float* const* queries, const Rows& keys, int t, int dim, float scale,
-                       float* const* scores) {
-  __m256 sum[R][4];
+                       float* const* scores, Next& ahead) {
+  ahead.fetch(4);
+  L sum[R][4];
 #pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm256_setzero_ps();
+  for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = zero<L>();
   const typename Rows::Row four[4] = {keys[t], keys[t + 1], keys[t + 2], keys[t + 3]};
-  for (int i = 0; i < dim; i += 8) {
-    __m256 k[4];
+  constexpr int kWide = sizeof(L) / sizeof(float);
+  for (int i = 0; i < dim; i += kWide) {
+    L k[4];
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) k[j] = four[j].load8(i);
+    for (int j = 0; j < 4; ++j) k[j] = four[j].template load<L>(i);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      const __m256 q = _mm256_loadu_ps(queries[r] + i);
+      const L q = load<L>(queries[r] + i);
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) sum[r][j] = _mm256_fmadd_ps(q, k[j], sum[r][j]);
+      for (int j = 0; j < 4; ++j) sum[r][j] = multiply_add(q, k[j], sum[r][j]);
     }
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(sum[r][0], sum[r][1]), _mm256_hadd_ps(sum[r][2], sum[r][3]));
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(folded(sum[r][0]), folded(sum[r][1])),
+                                        _mm256_hadd_ps(folded(sum[r][2]), folded(sum[r][3])));
     const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
     _mm_storeu_ps(scores[r], _mm_mul_ps(sums, _mm_set1_ps(scale)));
   }
 }
 
-// out[r][i..i+8*C) = sum over t of weights[r][t] * values[t][i..]
-template <int R, int C, class Rows>
-inline void weigh(const float* const* weights, const Rows& values, int count, int i, float* const* out) {
-  __m256 sum[R][C];
+// out[r][i..) = sum over t of weights[r][t] * values[t][i..), for C vectors of lanes
+template <class L, int R, int C, class Rows, class Next>
+inline void weigh(const float* const* weights, const Rows& values, int count, int i, float* const* out, Next& ahead) {
+  constexpr int kWide = sizeof(L) / sizeof(float);
+  L sum[R][C];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) sum[r][c] = _mm256_setzero_ps();
+    for (int c = 0; c < C; ++c) sum[r][c] = zero<L>();
   }
   for (int t = 0; t < count; ++t) {
+    ahead.fetch(i == 0);
     const auto row = values[t];
-    __m256 w[R];
+    L w[R];
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) w[r] = _mm256_broadcast_ss(weights[r] + t);
+    for (int r = 0; r < R; ++r) w[r] = spread<L>(weights[r] + t);
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
-      const __m256 v = row.load8(i + 8 * c);
+      const L v = row.template load<L>(i + kWide * c);
 #pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) sum[r][c] = _mm256_fmadd_ps(w[r], v, sum[r][c]);
+      for (int r = 0; r < R; ++r) sum[r][c] = multiply_add(w[r], v, sum[r][c]);
     }
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) _mm256_storeu_ps(out[r] + i + 8 * c, sum[r][c]);
+    for (int c = 0; c < C; ++c) store(out[r] + i + kWide * c, sum[r][c]);
   }
 }
 
-template <int R, class Rows>
-inline void weigh_all(const float* const* weights, const Rows& values, int count, int dim, float* const* out) {
+template <int R, class Rows, class Next>
+inline void weigh_all(const float* const* weights, const Rows& values, int count, int dim, float* const* out,
+                      Next& ahead) {
   int i = 0;
-  for (; i + 32 <= dim; i += 32) weigh<R, 4>(weights, values, count, i, out);
-  for (; i < dim; i += 8) weigh<R, 1>(weights, values, count, i, out);
+  for (; i + 4 * kLanes <= dim; i += 4 * kLanes) weigh<Lanes, R, 4>(weights, values, count, i, out, ahead);
+  for (; i + 32 <= dim; i += 32) weigh<__m256, R, 4>(weights, values, count, i, out, ahead);
+  for (; i < dim; i += 8) weigh<__m256, R, 1>(weights, values, count, i, out, ahead);
 }
 
 }  // namespace detail
@@ -264,8 +327,8 @@ struct Attention {
   int window;      // 0: none; else a query sees its own position and window - 1 before it
 };
 
-// One piece of work: queries [begin, end) of a sequence, KV heads [first_head, last_head), and of its context either all,
-// or the parts [first_part, last_part), whose results go to `Partials` from `partial` on.
+// One piece of work: queries [begin, end) of a sequence, KV heads [first_head, last_head), and of its context either
+// all, or the parts [first_part, last_part), whose results go to `Partials` from `partial` on.
 struct Piece {
   int sequence;
   int first_head, last_head;
@@ -274,8 +337,8 @@ struct Piece {
   int partial = -1;
 };
 
-// Results of parts of contexts that several threads attend to, one query each: of every head the greatest score, the sum
-// of the exponentials relative to it, and the weighted values.
+// Results of parts of contexts that several threads attend to, one query each: of every head the greatest score, the
+// sum of the exponentials relative to it, and the weighted values.
 struct Partials {
   float* data = nullptr;
   int heads = 0, dim = 0;
@@ -288,8 +351,8 @@ struct Partials {
 
 namespace detail {
 
-// Turns scores [count] of one vector into weights, in place: exponentials relative to the greatest of those it sees, which
-// are [low, high). Behind the last, up to a multiple of 8, is room.
+// Turns scores [count] of one vector into weights, in place: exponentials relative to the greatest of those it sees,
+// which are [low, high). Behind the last, up to a multiple of 8, is room.
 inline void softmax(const Attention& op, float* scores, int low, int high, int count, float& most, float& total) {
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256i least = _mm256_set1_epi32(low - 1), bound = _mm256_set1_epi32(high);
@@ -340,7 +403,7 @@ inline void for_runs(int vectors, One one) {
 // weighted values. A vector that sees nothing of the part has total 0.
 inline void attend_part(const Attention& op, const Pool& pool, const Sequence& sequence, const Piece& piece, int head,
                         const float* queries, size_t stride, const Part& part, AttentionScratch& scratch, float* most,
-                        float* total) {
+                        float* total, detail::Slots& ahead) {
   const int dim = pool.dim, group = op.heads / pool.kv_heads, vectors = (piece.end - piece.begin) * group;
   const float* query[kQueries * kMaxGroup];
   int low[kQueries * kMaxGroup], high[kQueries * kMaxGroup];
@@ -350,16 +413,20 @@ inline void attend_part(const Attention& op, const Pool& pool, const Sequence& s
     high[v] = std::min(part.count, end - part.begin);
     low[v] = op.window > 0 ? std::max(0, end - op.window - part.begin) : 0;
   }
-  const auto score = [&](const auto& keys) {
+  const auto score = [&](const auto& keys, auto& next) {
     detail::for_runs(vectors, [&]<int R>(int v) {
       float* to[R];
       for (int t = 0; t < part.count; t += 4) {
         for (int r = 0; r < R; ++r) to[r] = scratch.scores + (v + r) * kPart + t;
-        detail::score_four<R>(query + v, keys, t, dim, op.scale, to);
+        if (dim % kLanes == 0) {
+          detail::score_four<Lanes, R>(query + v, keys, t, dim, op.scale, to, next);
+        } else {
+          detail::score_four<__m256, R>(query + v, keys, t, dim, op.scale, to, next);
+        }
       }
     });
   };
-  const auto weigh = [&](const auto& values) {
+  const auto weigh = [&](const auto& values, auto& next) {
     detail::for_runs(vectors, [&]<int R>(int v) {
       const float* weights[R];
       float* to[R];
@@ -367,18 +434,19 @@ inline void attend_part(const Attention& op, const Pool& pool, const Sequence& s
         weights[r] = scratch.scores + (v + r) * kPart;
         to[r] = scratch.part + (v + r) * dim;
       }
-      detail::weigh_all<R>(weights, values, part.count, dim, to);
+      detail::weigh_all<R>(weights, values, part.count, dim, to, next);
     });
   };
   const bool once = vectors <= kVectors;
+  detail::Nothing nothing;
   detail::with_stored(pool, op.layer, 0, head, part, [&](const auto& keys) {
-    once ? score(keys) : score(detail::widened(keys, part.count, dim, scratch.tile));
+    once ? score(keys, ahead) : score(detail::widened(keys, part.count, dim, scratch.tile), nothing);
   });
   for (int v = 0; v < vectors; ++v) {
     detail::softmax(op, scratch.scores + v * kPart, low[v], high[v], part.count, most[v], total[v]);
   }
   detail::with_stored(pool, op.layer, 1, head, part, [&](const auto& values) {
-    once ? weigh(values) : weigh(detail::widened(values, part.count, dim, scratch.tile));
+    once ? weigh(values, ahead) : weigh(detail::widened(values, part.count, dim, scratch.tile), nothing);
   });
 }
 
@@ -419,15 +487,24 @@ inline void attend(const Attention& op, const Pool& pool, const Sequence& sequen
   const int first_seen = op.window > 0 ? std::max(0, sequence.position + piece.begin + 1 - op.window) : 0;
   const int end = sequence.position + piece.end;  // what the last query sees ends here
   const int last = partial ? piece.last_part : (end + kPart - 1) / kPart;
-  Part part;
-  for (int number = partial ? piece.first_part : first_seen / kPart; number < last; ++number) {
+  const bool all_heads = piece.last_head > piece.first_head + 1;
+  Part parts[2];
+  const auto lay_out = [&](int number) {
     const int from = number * kPart;
+    Part& part = parts[number % 2];
     // windows only move on: nobody sees what is before the first query's
     part.lay_out(sequence, std::max(from, first_seen / 8 * 8), std::min(from + kPart, end), pool.block_size);
-    if (piece.last_head > piece.first_head + 1) detail::touch(pool, op.layer, part);
+    return all_heads ? detail::Slots(pool, op.layer, part) : detail::Slots();
+  };
+  const int first = partial ? piece.first_part : first_seen / kPart;
+  detail::Slots slots = lay_out(first);
+  for (int number = first; number < last; ++number) {
+    const Part& part = parts[number % 2];
+    slots.read();
+    if (number + 1 < last) slots = lay_out(number + 1);
     const int slot = piece.partial + number - piece.first_part;
     for (int head = piece.first_head; head < piece.last_head; ++head) {
-      attend_part(op, pool, sequence, piece, head, queries, stride, part, scratch, part_most, part_total);
+      attend_part(op, pool, sequence, piece, head, queries, stride, part, scratch, part_most, part_total, slots);
       const int at = (head - piece.first_head) * vectors;
       for (int v = 0; v < vectors; ++v) {
         const float* values = scratch.part + v * dim;

@@ -2,11 +2,12 @@
 
 import ctypes
 import importlib.util
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_void_p
 from functools import cache
 from typing import ClassVar
 
-_MODULE = "dataplane.kernels.cpu._kernels"
+_MODULES = ("dataplane.kernels.cpu._kernels_avx512", "dataplane.kernels.cpu._kernels")
+"""The same program compiled for one kind of processor each, the fastest first."""
 
 
 class Operation(Structure):
@@ -42,10 +43,19 @@ class Pool(Structure):
     ]
 
 
-@cache
 def load_library() -> ctypes.CDLL | None:
     """Return the compiled kernels, or None where they were not built or this processor lacks AVX2, FMA or F16C."""
-    spec = importlib.util.find_spec(_MODULE)
+    return next(iter(load_libraries()), None)
+
+
+@cache
+def load_libraries() -> tuple[ctypes.CDLL, ...]:
+    """Return the compiled kernels of every kind that this processor can run, the fastest first."""
+    return tuple(library for module in _MODULES if (library := _load(module)) is not None)
+
+
+def _load(module: str) -> ctypes.CDLL | None:
+    spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return None
     try:
@@ -54,6 +64,7 @@ def load_library() -> ctypes.CDLL | None:
         return None
     if not library.pagoda_supported():
         return None
+    library.pagoda_instructions.restype = c_char_p
     library.pagoda_program.restype = c_void_p
     library.pagoda_program.argtypes = [POINTER(Operation), c_int, c_void_p, c_void_p, c_int, c_int, c_int, c_int]
     library.pagoda_free.argtypes = [c_void_p]

@@ -3,11 +3,14 @@
 //   fp32, fp16, bf16   panel: [inputs][16]; products in fp32.
 //   int8, int4         panel: groups of inputs, each [16 scales fp16][16 minimums fp16 (int4 only)][codes].
 //     codes of int8    [inputs of the group / 2][16 channels][2 inputs], signed; value = scale * code.
-//     codes of int4    [inputs of the group / 4][8 channels][4 inputs] bytes: low nibbles are of channels 0 to 7, high ones
-//                      of 8 to 15; value = minimum + scale * code, code 0..15.
-//     Activations become codes too, with a scale for each row and group. For int8 they are int16: pairs of products add up
-//     exactly in int32 (VPMADDWD), twice as many a cycle as fp32 FMA, and 15 bits cost no quality. For int4 they are int8:
-//     twice as many again (VPMADDUBSW), and exact as well, since 32 products of 4 and 7 bits add up in int16.
+//     codes of int4    [inputs of the group / 4][8 channels][4 inputs] bytes: low nibbles are of channels 0 to 7, high
+//                      ones of 8 to 15; value = minimum + scale * code, code 0..15.
+//     Activations become codes too, with a scale for each row and group. For int8 they are int16: pairs of products
+//     add up exactly in int32 (VPMADDWD, VPDPWSSD), twice as many a cycle as fp32 FMA, and 15 bits cost no quality. For
+//     int4 they are int8: twice as many again (VPMADDUBSW, VPDPBUSD), and exact as well, since 32 products of 4 and 7
+//     bits add up in int16.
+//
+// Every channel's sum is the same chain of operations for AVX2 and for AVX-512: the same bits.
 //
 // A panel's channels come one after the other in memory, so a decode step reads each weight once, in order.
 #pragma once
@@ -22,7 +25,9 @@ inline constexpr int kPanel = 16;      // output channels of a panel
 inline constexpr int kTogether = 4;    // panels that are best computed together, and at most
 inline constexpr int kRows = 96;       // rows computed against a panel before the next: they and it stay in L2
 inline constexpr int kAhead = 4096;    // bytes from the fetching of codes to their use, where they are read in order
-inline constexpr int kFloatRows = 6;   // rows of a run: their sums fill the registers
+inline constexpr int kPerPanel = kPanel / kLanes;  // vectors of a panel's channels
+inline constexpr int kFloatRows = kPerPanel == 1 ? 8 : 6;  // rows of a run: their sums fill the registers
+inline constexpr int kCodeRows = kPerPanel == 1 ? 8 : 4;   // the same of codes
 inline constexpr int kInputs = 192;    // inputs of a panel that all rows pass at a time: they stay in L1
 
 enum class WeightType : int32_t { kFp32 = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
@@ -109,35 +114,48 @@ namespace detail {
 
 // c[p][m][16] += rows[m][0..inputs) x panel p, the panels `apart` elements from each other.
 //
-// Every sum is one chain of FMAs in the order of the inputs, whatever MR and P are: a row's result is the same bits alone
-// and among others. One row waits for memory, and several panels at once are streams that the processor sees for itself.
-// More rows compute in between: weights are fetched from `ahead` on meanwhile, `pace` bytes for each input.
+// Every sum is one chain of FMAs in the order of the inputs, whatever MR and P are: a row's result is the same bits
+// alone and among others. One row waits for memory, and several panels at once are streams that the processor sees for
+// itself. More rows compute in between: weights are fetched from `ahead` on meanwhile, `pace` bytes for each input.
 template <int MR, int P, class Weights>
 inline void multiply(const float* rows, size_t stride, const typename Weights::Element* panel, size_t apart, int inputs,
                      const char* ahead, size_t pace, float* c) {
-  __m256 sum[MR][2 * P];
+  constexpr int kAll = kPerPanel * P;
+  const auto at = [](int m, int i) { return (i / kPerPanel * MR + m) * kPanel + i % kPerPanel * kLanes; };
+  Lanes sum[MR][kAll];
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 8
-    for (int i = 0; i < 2 * P; ++i) sum[m][i] = _mm256_load_ps(c + (i / 2 * MR + m) * kPanel + i % 2 * 8);
+    for (int i = 0; i < kAll; ++i) sum[m][i] = load<Lanes>(c + at(m, i));
   }
   for (int k = 0; k < inputs; ++k, panel += kPanel, ahead += pace) {
     if constexpr (P == 1) _mm_prefetch(ahead, _MM_HINT_T0);
-    __m256 w[2 * P];
+    Lanes w[kAll];
 #pragma GCC unroll 8
-    for (int i = 0; i < 2 * P; ++i) w[i] = Weights::load8(panel + i / 2 * apart + i % 2 * 8);
+    for (int i = 0; i < kAll; ++i) {
+      w[i] = Weights::template load<Lanes>(panel + i / kPerPanel * apart + i % kPerPanel * kLanes);
+    }
 #pragma GCC unroll 8
     for (int m = 0; m < MR; ++m) {
-      const __m256 x = _mm256_broadcast_ss(rows + m * stride + k);
+      const Lanes x = spread<Lanes>(rows + m * stride + k);
 #pragma GCC unroll 8
-      for (int i = 0; i < 2 * P; ++i) sum[m][i] = _mm256_fmadd_ps(x, w[i], sum[m][i]);
+      for (int i = 0; i < kAll; ++i) sum[m][i] = multiply_add(x, w[i], sum[m][i]);
     }
   }
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 8
-    for (int i = 0; i < 2 * P; ++i) _mm256_store_ps(c + (i / 2 * MR + m) * kPanel + i % 2 * 8, sum[m][i]);
+    for (int i = 0; i < kAll; ++i) store(c + at(m, i), sum[m][i]);
   }
+}
+
+// Calls work.operator()<N>() for the N that is `count`, out of 1..most.
+template <int most, class Work>
+[[gnu::always_inline]] inline void with_constant(int count, const Work& work) {
+  if constexpr (most > 1) {
+    if (count < most) return with_constant<most - 1>(count, work);
+  }
+  work.template operator()<most>();
 }
 
 // How many rows a run computes when `n` are left: the runs of a panel are even, for a short one is a slow one.
@@ -155,14 +173,9 @@ inline void multiply_rows(const float* rows, size_t stride, const typename Weigh
     run = run_of(n - m, kFloatRows);
     const float* from = rows + m * stride;
     float* to = c + m * kPanel;
-    switch (run) {
-      case 1: multiply<1, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to); break;
-      case 2: multiply<2, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to); break;
-      case 3: multiply<3, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to); break;
-      case 4: multiply<4, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to); break;
-      case 5: multiply<5, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to); break;
-      default: multiply<6, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to);
-    }
+    with_constant<kFloatRows>(run, [&]<int rows_of_run>() {
+      multiply<rows_of_run, 1, Weights>(from, stride, panel, 0, inputs, ahead, pace, to);
+    });
   }
 }
 
@@ -182,7 +195,7 @@ inline void panel_floats(const Inputs& in, const void* panel, int inputs, int fi
       multiply_rows<Weights>(rows, in.stride, part, size, n, ahead, bytes, c);
       continue;
     }
-    for (int i = 0; i < size * kPanel; i += 8) _mm256_store_ps(expanded + i, Weights::load8(part + i));
+    for (int i = 0; i < size * kPanel; i += kLanes) store(expanded + i, Weights::template load<Lanes>(part + i));
     multiply_rows<Fp32>(rows, in.stride, expanded, size, n, ahead, bytes, c);
   }
 }
@@ -193,17 +206,32 @@ inline void panels_floats(const Inputs& in, const void* panel, int panels, int i
   const float* rows = in.rows + first * in.stride;
   const size_t apart = size_t(inputs) * kPanel;
   if (n == 1 && panels == 4) return multiply<1, 4, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
-  if (n == 1 && panels == 2) return multiply<1, 2, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
-  if (n == 2 && panels == 4) {
-    multiply<2, 2, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
-    return multiply<2, 2, Weights>(rows, in.stride, weights + 2 * apart, apart, inputs, nullptr, 0, c + 4 * kPanel);
+  // Where registers leave room, a few rows too are bound by memory, and best served by two streams: of fp32, but of
+  // halves only two, since to widen them for more takes longer than to read them.
+  constexpr int kFew = kPerPanel == 1 && std::is_same_v<Weights, Fp32> ? kFloatRows : 2;
+  if (n <= kFew && panels % 2 == 0) {
+    for (int p = 0; p < panels; p += 2) {
+      with_constant<kFew>(n, [&]<int few>() {
+        multiply<few, 2, Weights>(rows, in.stride, weights + p * apart, apart, inputs, nullptr, 0, c + p * n * kPanel);
+      });
+    }
+    return;
   }
   for (int p = 0; p < panels; ++p) panel_floats<Weights>(in, weights + p * apart, inputs, first, n, c + p * n * kPanel);
 }
 
-// 32 bytes of codes as two vectors, of channels 0 to 7 and 8 to 15: int8's as int16 of two inputs, int4's as bytes of four.
+// 32 bytes of codes as vectors of channels: int8's as int16 of two inputs, int4's as bytes of four.
 template <WeightType type>
-inline void widen_codes(const uint8_t* codes, __m256i* to) {
+inline void widen_codes(const uint8_t* codes, IntLanes* to) {
+#ifdef __AVX512VNNI__
+  const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+  if constexpr (type == WeightType::kInt8) {
+    to[0] = _mm512_cvtepi8_epi16(all);
+  } else {
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(all), _mm256_srli_epi16(all, 4), 1);
+    to[0] = _mm512_and_si512(both, _mm512_set1_epi8(15));
+  }
+#else
   if constexpr (type == WeightType::kInt8) {
     const auto* halves = reinterpret_cast<const __m128i*>(codes);
     to[0] = _mm256_cvtepi8_epi16(_mm_loadu_si128(halves));
@@ -214,20 +242,41 @@ inline void widen_codes(const uint8_t* codes, __m256i* to) {
     to[0] = _mm256_and_si256(both, nibble);
     to[1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
   }
+#endif
 }
 
 // The four bytes of a row's codes that go with 32 bytes of weights, for every channel.
-inline __m256i codes_of_step(const uint8_t* codes, int step) {
+inline IntLanes codes_of_step(const uint8_t* codes, int step) {
   int32_t four;
   std::memcpy(&four, codes + 4 * step, sizeof four);
+#ifdef __AVX512VNNI__
+  return _mm512_set1_epi32(four);
+#else
   return _mm256_set1_epi32(four);
+#endif
 }
 
-// Adds products: int8's to int32 of a channel, int4's to two int16 of a channel.
+// Adds products: to int32 of a channel, but AVX2 those of int4 to two int16 of a channel.
 template <WeightType type>
-inline __m256i accumulate(__m256i sum, __m256i weights, __m256i codes) {
+inline IntLanes accumulate(IntLanes sum, IntLanes weights, IntLanes codes) {
+#ifdef __AVX512VNNI__
+  if constexpr (type == WeightType::kInt8) return _mm512_dpwssd_epi32(sum, weights, codes);
+  return _mm512_dpbusd_epi32(sum, weights, codes);
+#else
   if constexpr (type == WeightType::kInt8) return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, weights));
   return _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, codes));
+#endif
+}
+
+// What has been added up for each channel.
+template <WeightType type>
+inline Lanes floats_of(IntLanes sum) {
+#ifdef __AVX512VNNI__
+  return _mm512_cvtepi32_ps(sum);
+#else
+  if constexpr (type == WeightType::kInt4) sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+  return _mm256_cvtepi32_ps(sum);
+#endif
 }
 
 // What stands before a group's codes. It is read as a whole before anything is stored: the compiler cannot know that
@@ -236,27 +285,25 @@ template <WeightType type>
 struct Header {
   explicit Header(const uint8_t* at) {
     const auto* halves = reinterpret_cast<const uint16_t*>(at);
-    for (int i = 0; i < 2; ++i) {
-      scale[i] = Fp16::load8(halves + 8 * i);
-      if constexpr (type == WeightType::kInt4) minimum[i] = Fp16::load8(halves + kPanel + 8 * i);
+    for (int i = 0; i < kPerPanel; ++i) {
+      scale[i] = Fp16::load<Lanes>(halves + kLanes * i);
+      if constexpr (type == WeightType::kInt4) minimum[i] = Fp16::load<Lanes>(halves + kPanel + kLanes * i);
     }
   }
 
-  __m256 scale[2], minimum[2];
+  Lanes scale[kPerPanel], minimum[kPerPanel];
 };
 
 // c[16] += scale of row and channel x products of their codes [+ minimum x sum of the row]
 template <WeightType type>
-inline void add_group(const Header<type>& header, const __m256i* products, const float* scale, const float* sum,
+inline void add_group(const Header<type>& header, const IntLanes* products, const float* scale, const float* sum,
                       float* c) {
-  const __m256 own = _mm256_broadcast_ss(scale);
-  for (int i = 0; i < 2; ++i) {
-    const __m256 both = _mm256_mul_ps(header.scale[i], own);
-    const __m256i whole =
-        type == WeightType::kInt8 ? products[i] : _mm256_madd_epi16(products[i], _mm256_set1_epi16(1));
-    __m256 total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), both, _mm256_load_ps(c + 8 * i));
-    if constexpr (type == WeightType::kInt4) total = _mm256_fmadd_ps(header.minimum[i], _mm256_broadcast_ss(sum), total);
-    _mm256_store_ps(c + 8 * i, total);
+  const Lanes own = spread<Lanes>(scale);
+  for (int i = 0; i < kPerPanel; ++i) {
+    const Lanes both = header.scale[i] * own;
+    Lanes total = multiply_add(floats_of<type>(products[i]), both, load<Lanes>(c + kLanes * i));
+    if constexpr (type == WeightType::kInt4) total = multiply_add(header.minimum[i], spread<Lanes>(sum), total);
+    store(c + kLanes * i, total);
   }
 }
 
@@ -267,21 +314,27 @@ inline constexpr int kSteps = int((group_bytes(type) - header_bytes(type)) / 32)
 // c[m][16] += scale of row and channel x (codes of the rows x codes of the group) [+ minimum x sum of the row]
 // `weights`: the group's codes, widened.
 template <int MR, WeightType type>
-inline void multiply_group(const Inputs& in, int first, int group, const uint8_t* at, const __m256i* weights,
+inline void multiply_group(const Inputs& in, int first, int group, const uint8_t* at, const IntLanes* weights,
                            float* c) {
-  __m256i sum[MR][2];
-  for (auto& row : sum) row[0] = row[1] = _mm256_setzero_si256();
+  IntLanes sum[MR][kPerPanel];
+  for (auto& row : sum)
+    for (auto& lanes : row) lanes = IntLanes{};
   const size_t stride = in.groups * code_bytes(type);
   const uint8_t* codes = in.codes + first * stride + group * code_bytes(type);
 #pragma GCC unroll 2
   for (int step = 0; step < kSteps<type>; ++step) {
-    __m256i w0 = _mm256_load_si256(weights + 2 * step), w1 = _mm256_load_si256(weights + 2 * step + 1);
-    asm("" : "+x"(w0), "+x"(w1));  // loaded once: as operands of the products they would be loaded for every row
+    // loaded once: as operands of the products they would be loaded for every row
+    IntLanes first_half = weights[kPerPanel * step], second_half{};
+    asm("" : "+v"(first_half));
+    if constexpr (kPerPanel == 2) {
+      second_half = weights[kPerPanel * step + 1];
+      asm("" : "+v"(second_half));
+    }
 #pragma GCC unroll 8
     for (int m = 0; m < MR; ++m) {
-      const __m256i x = codes_of_step(codes + m * stride, step);
-      sum[m][0] = accumulate<type>(sum[m][0], w0, x);
-      sum[m][1] = accumulate<type>(sum[m][1], w1, x);
+      const IntLanes x = codes_of_step(codes + m * stride, step);
+      sum[m][0] = accumulate<type>(sum[m][0], first_half, x);
+      if constexpr (kPerPanel == 2) sum[m][1] = accumulate<type>(sum[m][1], second_half, x);
     }
   }
   const Header<type> header(at);
@@ -297,23 +350,18 @@ inline void multiply_group(const Inputs& in, int first, int group, const uint8_t
 // One group of one panel: c[m][16] += what its inputs add, for rows first..first+n. Fetches a group from `ahead` on.
 template <WeightType type>
 inline void panel_group(const Inputs& in, const uint8_t* at, int group, int first, int n, const char* ahead, float* c) {
-  constexpr int kMost = 4;  // rows of a run: more would not fit the registers
   const uint8_t* codes = at + header_bytes(type);
-  alignas(32) __m256i widened[2 * kSteps<type>];
+  IntLanes widened[kPerPanel * kSteps<type>];
   for (int step = 0; step < kSteps<type>; ++step) {
-    widen_codes<type>(codes + 32 * step, widened + 2 * step);
+    widen_codes<type>(codes + 32 * step, widened + kPerPanel * step);
     if (step % 2 == 0) _mm_prefetch(ahead + 32 * step, _MM_HINT_T0);
   }
   _mm_prefetch(ahead + group_bytes(type) - 64, _MM_HINT_T0);
   for (int m = 0, run = 0; m < n; m += run) {
-    run = run_of(n - m, kMost);
+    run = run_of(n - m, kCodeRows);
     float* to = c + m * kPanel;
-    switch (run) {
-      case 1: multiply_group<1, type>(in, first + m, group, at, widened, to); break;
-      case 2: multiply_group<2, type>(in, first + m, group, at, widened, to); break;
-      case 3: multiply_group<3, type>(in, first + m, group, at, widened, to); break;
-      default: multiply_group<4, type>(in, first + m, group, at, widened, to);
-    }
+    with_constant<kCodeRows>(
+        run, [&]<int rows_of_run>() { multiply_group<rows_of_run, type>(in, first + m, group, at, widened, to); });
   }
 }
 
@@ -323,18 +371,19 @@ inline void panel_group(const Inputs& in, const uint8_t* at, int group, int firs
 template <int P, WeightType type>
 inline void multiply_row(const Inputs& in, int row, int group, const uint8_t* at, size_t apart, const char* ahead,
                          float* c) {
-  __m256i sum[P][2];
-  for (auto& panel : sum) panel[0] = panel[1] = _mm256_setzero_si256();
+  IntLanes sum[P][kPerPanel];
+  for (auto& panel : sum)
+    for (auto& lanes : panel) lanes = IntLanes{};
   const uint8_t* codes = in.codes + (size_t(row) * in.groups + group) * code_bytes(type);
   for (int step = 0; step < kSteps<type>; ++step) {
-    const __m256i x = codes_of_step(codes, step);
+    const IntLanes x = codes_of_step(codes, step);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
       if (step % 2 == 0) _mm_prefetch(ahead + p * apart + 32 * step, _MM_HINT_T0);
-      __m256i w[2];
+      IntLanes w[kPerPanel];
       widen_codes<type>(at + p * apart + header_bytes(type) + 32 * step, w);
-      sum[p][0] = accumulate<type>(sum[p][0], w[0], x);
-      sum[p][1] = accumulate<type>(sum[p][1], w[1], x);
+#pragma GCC unroll 2
+      for (int i = 0; i < kPerPanel; ++i) sum[p][i] = accumulate<type>(sum[p][i], w[i], x);
     }
   }
   const size_t of_group = size_t(row) * in.groups + group;
@@ -354,12 +403,9 @@ inline void panels_codes(const Inputs& in, const void* panel, int panels, int fi
   const auto at = [&](int p, int group) { return weights + p * apart + group * group_bytes(type); };
   if (n == 1) {
     for (int group = 0; group < in.groups; ++group, ahead += group_bytes(type)) {
-      switch (panels) {
-        case 1: multiply_row<1, type>(in, first, group, at(0, group), apart, ahead, c); break;
-        case 2: multiply_row<2, type>(in, first, group, at(0, group), apart, ahead, c); break;
-        case 3: multiply_row<3, type>(in, first, group, at(0, group), apart, ahead, c); break;
-        default: multiply_row<4, type>(in, first, group, at(0, group), apart, ahead, c);
-      }
+      with_constant<kTogether>(panels, [&]<int together>() {
+        multiply_row<together, type>(in, first, group, at(0, group), apart, ahead, c);
+      });
     }
     return;
   }

@@ -41,7 +41,7 @@ struct Operation {
   const float* bias;
   const float* norm_weight;
   const float* norm_bias;
-  const float* extra;   // kEmbed: learned positions; kAngles: frequencies; kCache: norm of keys (norm_weight: of queries)
+  const float* extra;   // kEmbed: learned positions; kAngles: frequencies; kCache: norm of keys (norm_weight: queries)
 };
 
 struct Step {
@@ -99,13 +99,13 @@ void read_row(WeightType type, const void* weight, int inputs, int row, float* t
     const size_t at = size_t(k) * kPanel + channel;
     switch (type) {
       case WeightType::kFp32: to[k] = reinterpret_cast<const float*>(panel)[at]; break;
-      case WeightType::kFp16: to[k] = Fp16::load(reinterpret_cast<const uint16_t*>(panel)[at]); break;
-      case WeightType::kBf16: to[k] = Bf16::load(reinterpret_cast<const uint16_t*>(panel)[at]); break;
+      case WeightType::kFp16: to[k] = Fp16::widen(reinterpret_cast<const uint16_t*>(panel)[at]); break;
+      case WeightType::kBf16: to[k] = Bf16::widen(reinterpret_cast<const uint16_t*>(panel)[at]); break;
       case WeightType::kInt8: {
         const uint8_t* group = panel + k / 64 * group_bytes(type);
         const auto* codes = reinterpret_cast<const int8_t*>(group + 32);
         const int code = codes[(k % 64 / 2 * kPanel + channel) * 2 + k % 2];
-        to[k] = Fp16::load(reinterpret_cast<const uint16_t*>(group)[channel]) * static_cast<float>(code);
+        to[k] = Fp16::widen(reinterpret_cast<const uint16_t*>(group)[channel]) * static_cast<float>(code);
         break;
       }
       case WeightType::kInt4: {
@@ -113,7 +113,7 @@ void read_row(WeightType type, const void* weight, int inputs, int row, float* t
         const auto* halves = reinterpret_cast<const uint16_t*>(group);
         const uint8_t both = group[64 + k % 32 / 4 * 32 + channel % 8 * 4 + k % 4];
         const int code = channel < 8 ? both & 15 : both >> 4;
-        to[k] = std::fma(Fp16::load(halves[channel]), static_cast<float>(code), Fp16::load(halves[kPanel + channel]));
+        to[k] = std::fma(Fp16::widen(halves[channel]), static_cast<float>(code), Fp16::widen(halves[kPanel + channel]));
       }
     }
   }
@@ -165,8 +165,8 @@ class Program {
   }
 
   // Runs the operations [first, last) over the tokens of a step, and those from the selection on over its sampled ones:
-  // a step may stop where ranks add up what they have, and begins with operation 0. The pool may move (a sleeping replica
-  // gives its memory back), so every step says where it is.
+  // a step may stop where ranks add up what they have, and begins with operation 0. The pool may move (a sleeping
+  // replica gives its memory back), so every step says where it is.
   void run(const Step& step, const Pool& pool, int first, int last) {
     step_ = step;
     pool_ = pool;
@@ -441,7 +441,8 @@ class Program {
     }
   }
 
-  // The first weights of a thread's in the next linear operation from `index` on; behind the last, of the whole program.
+  // The first weights of a thread's in the next linear operation from `index` on; behind the last, of the whole
+  // program.
   const char* first_weights(int index, int thread) const {
     const int count = static_cast<int>(operations_.size());
     while (index < count && operations_[index].kind != int32_t(Kind::kLinear)) ++index;
@@ -533,7 +534,23 @@ extern "C" {
 
 int pagoda_supported() {
   __builtin_cpu_init();
+#ifdef __AVX512VNNI__
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
+      !__builtin_cpu_supports("avx512vnni")) {
+    return 0;
+  }
+#endif
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+// What this is compiled for.
+const char* pagoda_instructions() {
+#ifdef __AVX512VNNI__
+  return "AVX-512";
+#else
+  return "AVX2";
+#endif
 }
 
 void* pagoda_program(const pagoda::Operation* operations, int count, const int32_t* widths, const int32_t* sampled,

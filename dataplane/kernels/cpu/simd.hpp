@@ -1,4 +1,5 @@
-// Eight lanes of fp32: loads that widen, and the functions that have no instruction.
+// Lanes of fp32: loads that widen, and the functions that have no instruction. `Lanes` are 16 where this is compiled
+// for AVX-512, and 8 where it is for AVX2.
 #pragma once
 
 #include <immintrin.h>
@@ -9,29 +10,73 @@
 
 namespace pagoda {
 
+template <class L> L zero();
+template <class L> L load(const float* from);
+template <class L> L spread(const float* from);
+
+template <> inline __m256 zero() { return _mm256_setzero_ps(); }
+template <> inline __m256 load(const float* from) { return _mm256_loadu_ps(from); }
+template <> inline __m256 spread(const float* from) { return _mm256_broadcast_ss(from); }
+inline void store(float* to, __m256 lanes) { _mm256_storeu_ps(to, lanes); }
+inline __m256 multiply_add(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+inline __m256 folded(__m256 lanes) { return lanes; }
+
+#ifdef __AVX512VNNI__
+template <> inline __m512 zero() { return _mm512_setzero_ps(); }
+template <> inline __m512 load(const float* from) { return _mm512_loadu_ps(from); }
+template <> inline __m512 spread(const float* from) { return _mm512_set1_ps(*from); }
+inline void store(float* to, __m512 lanes) { _mm512_storeu_ps(to, lanes); }
+inline __m512 multiply_add(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
+inline __m256 folded(__m512 lanes) {
+  return _mm256_add_ps(_mm512_castps512_ps256(lanes), _mm512_extractf32x8_ps(lanes, 1));
+}
+using Lanes = __m512;
+using IntLanes = __m512i;
+#else
+using Lanes = __m256;
+using IntLanes = __m256i;
+#endif
+inline constexpr int kLanes = sizeof(Lanes) / sizeof(float);
+
 struct Fp32 {
   using Element = float;
-  static __m256 load8(const float* from) { return _mm256_loadu_ps(from); }
-  static float load(float from) { return from; }
+  template <class L>
+  static L load(const float* from) {
+    return pagoda::load<L>(from);
+  }
+  static float widen(float from) { return from; }
   static float narrow(float value) { return value; }
 };
 
 struct Fp16 {
   using Element = uint16_t;
-  static __m256 load8(const uint16_t* from) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  template <class L>
+  static L load(const uint16_t* from) {
+#ifdef __AVX512VNNI__
+    if constexpr (sizeof(L) == 64) return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#endif
+    if constexpr (sizeof(L) == 32) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
-  static float load(uint16_t from) { return _cvtsh_ss(from); }
+  static float widen(uint16_t from) { return _cvtsh_ss(from); }
   static uint16_t narrow(float value) { return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT); }
 };
 
 struct Bf16 {
   using Element = uint16_t;
-  static __m256 load8(const uint16_t* from) {
-    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  template <class L>
+  static L load(const uint16_t* from) {
+#ifdef __AVX512VNNI__
+    if constexpr (sizeof(L) == 64) {
+      const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+      return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+    }
+#endif
+    if constexpr (sizeof(L) == 32) {
+      const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+      return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+    }
   }
-  static float load(uint16_t from) {
+  static float widen(uint16_t from) {
     const uint32_t bits = static_cast<uint32_t>(from) << 16;
     float value;
     std::memcpy(&value, &bits, sizeof value);
@@ -102,7 +147,8 @@ inline __m256 activate8(Activation kind, __m256 x) {
   if (kind == Activation::kSilu) return _mm256_mul_ps(x, sigmoid8(x));
   if (kind == Activation::kNone) return x;
   const __m256 cube = _mm256_mul_ps(_mm256_mul_ps(x, x), x);
-  const __m256 inner = _mm256_mul_ps(_mm256_set1_ps(0.7978845608f), _mm256_fmadd_ps(_mm256_set1_ps(0.044715f), cube, x));
+  const __m256 sum = _mm256_fmadd_ps(_mm256_set1_ps(0.044715f), cube, x);
+  const __m256 inner = _mm256_mul_ps(_mm256_set1_ps(0.7978845608f), sum);
   const __m256 half = _mm256_mul_ps(_mm256_set1_ps(0.5f), x);
   return _mm256_fmadd_ps(half, tanh8(inner), half);
 }

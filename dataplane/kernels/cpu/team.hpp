@@ -100,8 +100,9 @@ class Team {
   alignas(64) std::atomic<uint32_t> turn_{0};
 };
 
-// Hands out 0..count-1 in runs to whoever asks. Every thread has a stretch of its own, so that what it reads lies in a row
-// and can be fetched ahead; who is through with his helps the others: a thread that is slowed by a neighbour does less.
+// Hands out 0..count-1 in runs to whoever asks. Every thread has a stretch of its own, so that what it reads lies in a
+// row and can be fetched ahead; who is through with his helps the others: a thread that is slowed by a neighbour does
+// less.
 class Shares {
  public:
   explicit Shares(int threads) : next_(threads) {}
@@ -109,11 +110,15 @@ class Shares {
   void open(int count, int run) {
     count_ = count;
     run_ = run < 1 ? 1 : run;
-    for (int thread = 0; thread < threads(); ++thread) next_[thread].at.store(begin_of(thread), std::memory_order_relaxed);
+    for (int thread = 0; thread < threads(); ++thread) {
+      next_[thread].at.store(begin_of(thread), std::memory_order_relaxed);
+    }
   }
 
   // Where the stretch of a thread begins, and the one before ends.
-  static int begin_of(int count, int thread, int threads) { return static_cast<int>(int64_t(count) * thread / threads); }
+  static int begin_of(int count, int thread, int threads) {
+    return static_cast<int>(int64_t(count) * thread / threads);
+  }
   int begin_of(int thread) const { return begin_of(count_, thread, threads()); }
 
   // The next run for `thread` as [begin, end); false when nothing is left.

@@ -1,0 +1,2 @@
+// The same program, compiled for processors with AVX-512 and its VNNI.
+#include "program.cpp"
