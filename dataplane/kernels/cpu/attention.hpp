@@ -204,7 +204,7 @@ class Slots {
   // Fetches what goes with `rows` keys or values.
   void fetch(int rows) {
     for (int line = rows * pace_; line > 0 && at_ < end_; --line) {
-      _mm_prefetch(reinterpret_cast<const char*>(at_), _MM_HINT_T1);
+      pagoda::fetch(at_);
       step();
     }
   }

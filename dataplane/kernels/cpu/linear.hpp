@@ -129,7 +129,7 @@ inline void multiply(const float* rows, size_t stride, const typename Weights::E
     for (int i = 0; i < kAll; ++i) sum[m][i] = load<Lanes>(c + at(m, i));
   }
   for (int k = 0; k < inputs; ++k, panel += kPanel, ahead += pace) {
-    if constexpr (P == 1) _mm_prefetch(ahead, _MM_HINT_T0);
+    if constexpr (P == 1) fetch(ahead);
     Lanes w[kAll];
 #pragma GCC unroll 8
     for (int i = 0; i < kAll; ++i) {
@@ -206,16 +206,10 @@ inline void panels_floats(const Inputs& in, const void* panel, int panels, int i
   const float* rows = in.rows + first * in.stride;
   const size_t apart = size_t(inputs) * kPanel;
   if (n == 1 && panels == 4) return multiply<1, 4, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
-  // Where registers leave room, a few rows too are bound by memory, and best served by two streams: of fp32, but of
-  // halves only two, since to widen them for more takes longer than to read them.
-  constexpr int kFew = kPerPanel == 1 && std::is_same_v<Weights, Fp32> ? kFloatRows : 2;
-  if (n <= kFew && panels % 2 == 0) {
-    for (int p = 0; p < panels; p += 2) {
-      with_constant<kFew>(n, [&]<int few>() {
-        multiply<few, 2, Weights>(rows, in.stride, weights + p * apart, apart, inputs, nullptr, 0, c + p * n * kPanel);
-      });
-    }
-    return;
+  if (n == 1 && panels == 2) return multiply<1, 2, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
+  if (n == 2 && panels == 4) {
+    multiply<2, 2, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
+    return multiply<2, 2, Weights>(rows, in.stride, weights + 2 * apart, apart, inputs, nullptr, 0, c + 4 * kPanel);
   }
   for (int p = 0; p < panels; ++p) panel_floats<Weights>(in, weights + p * apart, inputs, first, n, c + p * n * kPanel);
 }
@@ -354,9 +348,9 @@ inline void panel_group(const Inputs& in, const uint8_t* at, int group, int firs
   IntLanes widened[kPerPanel * kSteps<type>];
   for (int step = 0; step < kSteps<type>; ++step) {
     widen_codes<type>(codes + 32 * step, widened + kPerPanel * step);
-    if (step % 2 == 0) _mm_prefetch(ahead + 32 * step, _MM_HINT_T0);
+    if (step % 2 == 0) fetch(ahead + 32 * step);
   }
-  _mm_prefetch(ahead + group_bytes(type) - 64, _MM_HINT_T0);
+  fetch(ahead + group_bytes(type) - 64);
   for (int m = 0, run = 0; m < n; m += run) {
     run = run_of(n - m, kCodeRows);
     float* to = c + m * kPanel;
@@ -379,7 +373,7 @@ inline void multiply_row(const Inputs& in, int row, int group, const uint8_t* at
     const IntLanes x = codes_of_step(codes, step);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      if (step % 2 == 0) _mm_prefetch(ahead + p * apart + 32 * step, _MM_HINT_T0);
+      if (step % 2 == 0) fetch(ahead + p * apart + 32 * step);
       IntLanes w[kPerPanel];
       widen_codes<type>(at + p * apart + header_bytes(type) + 32 * step, w);
 #pragma GCC unroll 2
@@ -388,7 +382,7 @@ inline void multiply_row(const Inputs& in, int row, int group, const uint8_t* at
   }
   const size_t of_group = size_t(row) * in.groups + group;
   for (int p = 0; p < P; ++p) {
-    _mm_prefetch(ahead + p * apart + group_bytes(type) - 64, _MM_HINT_T0);
+    fetch(ahead + p * apart + group_bytes(type) - 64);
     const Header<type> header(at + p * apart);
     add_group(header, sum[p], in.scales + of_group, in.sums + of_group, c + p * kPanel);
   }
