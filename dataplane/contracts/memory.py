@@ -121,8 +121,9 @@ def num_parameters(config: ModelConfig) -> int:
 
 
 def weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Return the bytes of the weights in ``dtype`` of :data:`dataplane.contracts.precision.WEIGHTS`, in panels.
+    """Return the most bytes of the weights in ``dtype`` of :data:`dataplane.contracts.precision.WEIGHTS`, in panels.
 
+    fp32 takes less where the values are exact in less, which only the weights themselves tell.
     Matrices are filled up to whole panels and groups; vectors and learned positions stay in fp32, and beside layers in
     int4 the vocabulary's matrices are in int8.
 

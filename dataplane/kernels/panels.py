@@ -3,6 +3,7 @@
 ::
 
     fp32, fp16, bf16   [panels][inputs][16]
+    fp24               [panels][inputs]: 16 upper halves of fp32, then the 16 bytes below them
     int8               [panels][groups of 64 inputs]: 16 scales fp16, then codes [32][16 channels][2 inputs] int8
     int4               [panels][groups of 32 inputs]: 16 scales fp16, 16 minimums fp16, then [8][8 channels][4 inputs]
                        bytes, whose low nibbles are of channels 0 to 7, the high ones of 8 to 15
@@ -10,6 +11,9 @@
 int8 is symmetric: value = scale x code. int4 is not: value = minimum + scale x code, code 0 to 15. Inputs and outputs
 are filled up with zeros to whole groups and panels. A packed matrix is bytes, but for fp32, fp16 and bf16, which keep
 their dtype.
+
+What is asked for as fp32 lies in the narrowest format that holds each of its values exactly (:func:`format_of`): most
+checkpoints were trained in bf16, and what is read for a step is what a few rows wait for.
 """
 
 from collections.abc import Sequence
@@ -22,8 +26,12 @@ PANEL: Final = 16
 DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 GROUP_INPUTS: Final = {"int8": 64, "int4": 32}
 PRECISIONS: Final = (*DTYPES, *GROUP_INPUTS)
+_FP24: Final = "fp24"
+FORMATS: Final = (*DTYPES, _FP24, *GROUP_INPUTS)
+"""How matrices may lie, in the order of ``WeightType`` of ``linear.hpp``."""
 MAX_HALF: Final = 65504.0
 """The largest finite fp16 value."""
+_FORMATS_OF: Final = {dtype: name for name, dtype in DTYPES.items()}
 _ROWS_AT_ONCE: Final = 64 * PANEL
 _HEADER_BYTES: Final = 2 * PANEL
 """Of the scales, or the minimums, of a group."""
@@ -52,12 +60,18 @@ def pack(matrix: Tensor, precision: str) -> Tensor:
         ValueError: a value that fp16 (weights or scales) cannot hold.
     """
     outputs, inputs = matrix.shape
-    packed = _empty(outputs, inputs, precision)
+    lies = _exact_format(matrix) if precision == "fp32" else precision
+    packed = _empty(outputs, inputs, lies)
     for first in range(0, outputs, _ROWS_AT_ONCE):
         rows = matrix[first : first + _ROWS_AT_ONCE]
         into = packed[first // PANEL : (first + len(rows) + PANEL - 1) // PANEL]
-        into.copy_(_rounded(rows, precision) if precision in DTYPES else assemble(quantise(rows, precision), precision))
+        into.copy_(_packed_rows(rows, lies))
     return packed
+
+
+def format_of(packed: Tensor, precision: str) -> str:
+    """Return in which of :data:`FORMATS` a matrix lies that was packed in ``precision``."""
+    return precision if precision in GROUP_INPUTS else _FORMATS_OF.get(packed.dtype, _FP24)
 
 
 def quantise(matrix: Tensor, precision: str) -> tuple[Tensor, ...]:
@@ -108,7 +122,8 @@ def take_apart(packed: Tensor, precision: str) -> tuple[Tensor, ...]:
 def unpack(packed: Tensor, precision: str, outputs: int, inputs: int) -> Tensor:
     """Return the fp32 matrix [outputs, inputs] that ``packed`` stands for."""
     if precision in DTYPES:
-        return packed.float().transpose(1, 2).reshape(-1, inputs)[:outputs].contiguous()
+        wide = _widened(packed) if format_of(packed, precision) == _FP24 else packed.float()
+        return wide.transpose(1, 2).reshape(-1, inputs)[:outputs].contiguous()
     codes, scales, *minimums = take_apart(packed, precision)
     wide = (codes.view(torch.int8) if precision == "int8" else codes).float()
     values = wide.view(len(wide), scales.shape[1], -1) * scales.float()[..., None]
@@ -117,13 +132,46 @@ def unpack(packed: Tensor, precision: str, outputs: int, inputs: int) -> Tensor:
     return values.flatten(1)[:outputs, :inputs].contiguous()
 
 
-def _empty(outputs: int, inputs: int, precision: str) -> Tensor:
+def _exact_format(matrix: Tensor) -> str:
+    """Return the narrowest format of floats that holds every value as it is."""
+    left = ["bf16", "fp16", _FP24]
+    for first in range(0, len(matrix), _ROWS_AT_ONCE):
+        rows = matrix[first : first + _ROWS_AT_ONCE].float()
+        bits = rows.view(torch.int32)
+        holds = {"bf16": not (bits & 0xFFFF).any(), "fp16": torch.equal(rows.half().float(), rows)}
+        left = [name for name in left if holds.get(name, not (bits & 0xFF).any())]
+        if not left:
+            return "fp32"
+    return left[0]
+
+
+def _empty(outputs: int, inputs: int, lies: str) -> Tensor:
     panels = (outputs + PANEL - 1) // PANEL
-    if precision in DTYPES:
-        return torch.empty(panels, inputs, PANEL, dtype=DTYPES[precision])
-    group = GROUP_INPUTS[precision]
-    group_bytes = PANEL * (2 + group if precision == "int8" else 4 + group // 2)
+    if lies in DTYPES:
+        return torch.empty(panels, inputs, PANEL, dtype=DTYPES[lies])
+    if lies == _FP24:
+        return torch.empty(panels, inputs, 3 * PANEL, dtype=torch.uint8)
+    group = GROUP_INPUTS[lies]
+    group_bytes = PANEL * (2 + group if lies == "int8" else 4 + group // 2)
     return torch.empty(panels, (inputs + group - 1) // group, group_bytes, dtype=torch.uint8)
+
+
+def _packed_rows(rows: Tensor, lies: str) -> Tensor:
+    if lies in DTYPES:
+        return _rounded(rows, lies)
+    return _narrowed(_rounded(rows, "fp32")) if lies == _FP24 else assemble(quantise(rows, lies), lies)
+
+
+def _narrowed(panels: Tensor) -> Tensor:
+    """Return fp32 panels [panels, inputs, 16] without their last bytes."""
+    bits = panels.contiguous().view(torch.int32)
+    return torch.cat(((bits >> 16).to(torch.int16).view(torch.uint8), (bits >> 8 & 0xFF).to(torch.uint8)), dim=-1)
+
+
+def _widened(packed: Tensor) -> Tensor:
+    """Return what :func:`_narrowed` was given."""
+    high = packed[..., : 2 * PANEL].contiguous().view(torch.int16).to(torch.int32)
+    return (high << 16 | packed[..., 2 * PANEL :].to(torch.int32) << 8).view(torch.float32)
 
 
 def _rounded(matrix: Tensor, precision: str) -> Tensor:

@@ -62,7 +62,7 @@ def on_device(program: Program, packed: Packed, device: str) -> DeviceWeights:
 
 def _matrix(packed: Tensor, precision: str, outputs: int, inputs: int, *, gated: bool) -> Matrix:
     if precision in panels.DTYPES:
-        whole = packed.transpose(1, 2).reshape(-1, inputs)[:outputs]
+        whole = panels.unpack(packed, precision, outputs, inputs)
         return (_gate_first(whole) if gated else whole).contiguous()
     parts = [part[:outputs] for part in panels.take_apart(packed, precision)]
     codes, scales, *minimums = (_gate_first(part) if gated else part.contiguous() for part in parts)

@@ -31,7 +31,7 @@ from dataplane.model.program import (
 from dataplane.model.step import SEQUENCE, Step, StepLimits
 
 _EMBED, _ANGLES, _LINEAR, _CACHE, _ATTENTION, _NORM, _SELECT, _GREEDY = range(8)
-_WEIGHT_TYPES: Final = {name: number for number, name in enumerate(panels.PRECISIONS)}
+_WEIGHT_TYPES: Final = {name: number for number, name in enumerate(panels.FORMATS)}
 _KV_TYPES: Final = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3}
 _LANES: Final = 8
 _MAX_GROUP, _MAX_HEAD_DIM = 64, 1024
@@ -221,7 +221,7 @@ class NativeExecutor:
 
     def _put_matrix(self, into: native.Operation, name: str) -> None:
         packed, precision, outputs, _ = self._weights.matrices[name]
-        into.weight, into.weight_type = self._address(packed), _WEIGHT_TYPES[precision]
+        into.weight, into.weight_type = self._address(packed), _WEIGHT_TYPES[panels.format_of(packed, precision)]
         if into.kind == _LINEAR:
             into.outputs = outputs
 

@@ -13,7 +13,7 @@ from dataplane.model.architectures import architecture_of
 from dataplane.model.parallel.sharding import Shard
 from dataplane.model.program import Embed, Linear, Program
 
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 5
 """Part of a runtime folder's name: raise it with any change of names, order or meaning of the tensors."""
 
 

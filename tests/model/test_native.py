@@ -39,11 +39,22 @@ LIBRARIES = {library.pagoda_instructions().decode(): library for library in load
 every_library = pytest.mark.parametrize("library", LIBRARIES.values(), ids=LIBRARIES)
 
 
-def weights(program: Program, precision: str, seed: int) -> Packed:
+def packed_as(matrix: torch.Tensor, lies: str) -> tuple[torch.Tensor, str, int, int]:
+    """A matrix in one of the formats of panels; fp24 is how fp32 lies whose last bytes are 0."""
+    precision = "fp32" if lies == "fp24" else lies
+    if lies == "fp24":
+        matrix = (matrix.view(torch.int32) & ~0xFF).view(torch.float32)
+    packed = panels.pack(matrix, precision)
+    assert panels.format_of(packed, precision) == lies
+    rows, columns = matrix.shape
+    return packed, precision, rows, columns
+
+
+def weights(program: Program, lies: str, seed: int) -> Packed:
     """Random weights for every name that ``program`` mentions."""
     generator = torch.Generator().manual_seed(seed)
     matrices = {
-        name: (panels.pack(torch.randn(shape, generator=generator) / shape[1] ** 0.5, precision), precision, *shape)
+        name: packed_as(torch.randn(shape, generator=generator) / shape[1] ** 0.5, lies)
         for name, shape in matrix_shapes(program).items()
     }
     sizes = vectors(program)
@@ -124,7 +135,7 @@ def tokens(count: int, seed: int) -> list[int]:
 @given(
     library=st.sampled_from(list(LIBRARIES)),
     program=programs(),
-    precision=st.sampled_from(panels.PRECISIONS),
+    precision=st.sampled_from(panels.FORMATS),
     kv_dtype=st.sampled_from(["fp32", "fp16", "bf16", "int8"]),
     lengths=st.lists(st.sampled_from([1, 2, 7, 8, 9, 31, 64, 65, 255, 256, 257, 300]), min_size=1, max_size=3),
     seed=st.integers(0, 99),
@@ -157,20 +168,14 @@ ONE_LINEAR = Program(
 )  # fmt: skip
 
 
-def for_one_linear(table: torch.Tensor, precision: str, seed: int) -> Packed:
+def for_one_linear(table: torch.Tensor, lies: str, seed: int) -> Packed:
     """The weights of ``ONE_LINEAR``: rows as they are, and a random head."""
     head = torch.randn(VOCAB, 72, generator=torch.Generator().manual_seed(seed))
-    return Packed(
-        {
-            "table": (panels.pack(table, "fp32"), "fp32", VOCAB, 72),
-            "head": (panels.pack(head, precision), precision, VOCAB, 72),
-        },
-        {},
-    )
+    return Packed({"table": (panels.pack(table, "fp32"), "fp32", VOCAB, 72), "head": packed_as(head, lies)}, {})
 
 
 @every_library
-@pytest.mark.parametrize("precision", panels.PRECISIONS)
+@pytest.mark.parametrize("precision", panels.FORMATS)
 @pytest.mark.parametrize("rows", [1, 2, 7, 30])
 def test_rows_that_their_codes_hold_exactly_are_multiplied_exactly(
     library: ctypes.CDLL, precision: str, rows: int
@@ -181,11 +186,11 @@ def test_rows_that_their_codes_hold_exactly_are_multiplied_exactly(
     packed = for_one_linear(table, precision, rows)
     step = {"a": tokens(rows, 3)}
     ours = Drive(native(ONE_LINEAR, packed, library=library), ONE_LINEAR, "fp32").run(step)["a"]
-    theirs = table[step["a"]] @ panels.unpack(packed.matrices["head"][0], precision, VOCAB, 72).T
+    theirs = table[step["a"]] @ panels.unpack(*packed.matrices["head"]).T
     torch.testing.assert_close(ours, theirs, atol=5e-2, rtol=1e-5)  # of some hundreds
 
 
-@pytest.mark.parametrize("precision", panels.PRECISIONS)
+@pytest.mark.parametrize("precision", panels.FORMATS)
 def test_linear_layers_have_the_same_bits_by_every_kind_of_instructions(precision: str) -> None:
     packed = for_one_linear(torch.randn(VOCAB, 72, generator=torch.Generator().manual_seed(1)), precision, 2)
     for rows in (1, 2, 8, 9, 13, 40):
@@ -197,7 +202,7 @@ def test_linear_layers_have_the_same_bits_by_every_kind_of_instructions(precisio
 
 
 @every_library
-@pytest.mark.parametrize("precision", panels.PRECISIONS)
+@pytest.mark.parametrize("precision", panels.FORMATS)
 @pytest.mark.parametrize(("threads", "dim"), [(1, 64), (3, 24)])
 def test_a_token_has_the_same_bits_alone_among_others_and_in_any_chunk(
     library: ctypes.CDLL, precision: str, threads: int, dim: int

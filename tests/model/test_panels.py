@@ -23,6 +23,16 @@ def test_floats_come_back_as_they_were_rounded(shape: tuple[int, int], precision
     assert torch.equal(panels.unpack(panels.pack(matrix, precision), precision, *shape), expected)
 
 
+@pytest.mark.parametrize(("lost_bits", "lies"), [(16, "bf16"), (13, "fp16"), (8, "fp24"), (7, "fp32"), (0, "fp32")])
+def test_fp32_lies_in_the_narrowest_format_that_holds_it_as_it_is(lost_bits: int, lies: str) -> None:
+    matrix = (random(1100, 24).clamp(-3, 3).view(torch.int32) >> lost_bits << lost_bits).view(torch.float32)
+    matrix[matrix.abs() < 2**-10] = 0  # fp16 has fewer exponents
+    matrix[-1, -1] = float(torch.tensor(0x3F80_0000 | 1 << lost_bits, dtype=torch.int32).view(torch.float32))
+    packed = panels.pack(matrix, "fp32")
+    assert panels.format_of(packed, "fp32") == lies
+    assert torch.equal(panels.unpack(packed, "fp32", *matrix.shape), matrix)
+
+
 @settings(deadline=None, max_examples=60)
 @given(shape=SHAPES, precision=st.sampled_from(list(panels.GROUP_INPUTS)), seed=st.integers(0, 99))
 def test_a_code_is_at_most_half_a_step_from_its_value(shape: tuple[int, int], precision: str, seed: int) -> None:

@@ -1,6 +1,7 @@
 // Linear layers on weights packed in panels of 16 output channels.
 //
 //   fp32, fp16, bf16   panel: [inputs][16]; products in fp32.
+//   fp24               panel: [inputs][16 upper halves, 16 third bytes] of fp32 whose last bytes are 0; the same.
 //   int8, int4         panel: groups of inputs, each [16 scales fp16][16 minimums fp16 (int4 only)][codes].
 //     codes of int8    [inputs of the group / 2][16 channels][2 inputs], signed; value = scale * code.
 //     codes of int4    [inputs of the group / 4][8 channels][4 inputs] bytes: low nibbles are of channels 0 to 7, high
@@ -30,7 +31,7 @@ inline constexpr int kFloatRows = kPerPanel == 1 ? 8 : 6;  // rows of a run: the
 inline constexpr int kCodeRows = kPerPanel == 1 ? 8 : 4;   // the same of codes
 inline constexpr int kInputs = 192;    // inputs of a panel that all rows pass at a time: they stay in L1
 
-enum class WeightType : int32_t { kFp32 = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
+enum class WeightType : int32_t { kFp32 = 0, kFp16 = 1, kBf16 = 2, kFp24 = 3, kInt8 = 4, kInt4 = 5 };
 
 inline constexpr int group_inputs(WeightType type) {
   return type == WeightType::kInt8 ? 64 : type == WeightType::kInt4 ? 32 : 1;
@@ -51,6 +52,8 @@ inline size_t panel_bytes(WeightType type, int inputs) {
     case WeightType::kFp16:
     case WeightType::kBf16:
       return size_t(inputs) * kPanel * 2;
+    case WeightType::kFp24:
+      return size_t(inputs) * Fp24::kSixteen;
     default:
       return size_t(inputs + group_inputs(type) - 1) / group_inputs(type) * group_bytes(type);
   }
@@ -128,12 +131,12 @@ inline void multiply(const float* rows, size_t stride, const typename Weights::E
 #pragma GCC unroll 8
     for (int i = 0; i < kAll; ++i) sum[m][i] = load<Lanes>(c + at(m, i));
   }
-  for (int k = 0; k < inputs; ++k, panel += kPanel, ahead += pace) {
+  for (int k = 0; k < inputs; ++k, panel += Weights::kSixteen, ahead += pace) {
     if constexpr (P == 1) fetch(ahead);
     Lanes w[kAll];
 #pragma GCC unroll 8
     for (int i = 0; i < kAll; ++i) {
-      w[i] = Weights::template load<Lanes>(panel + i / kPerPanel * apart + i % kPerPanel * kLanes);
+      w[i] = Weights::template load<Lanes>(panel + i / kPerPanel * apart, i % kPerPanel * kLanes);
     }
 #pragma GCC unroll 8
     for (int m = 0; m < MR; ++m) {
@@ -182,20 +185,25 @@ inline void multiply_rows(const float* rows, size_t stride, const typename Weigh
 template <class Weights>
 inline void panel_floats(const Inputs& in, const void* panel, int inputs, int first, int n, float* c) {
   using Element = typename Weights::Element;
-  constexpr int kDirect = 12;  // up to so many rows, expanding in registers each time is cheaper than once to memory
+  // Up to so many rows, widening in registers each time is cheaper than once to memory: with AVX-512 always.
+  constexpr int kDirect = kPerPanel == 1 ? kRows : 12;
   const auto* weights = static_cast<const Element*>(panel);
   alignas(64) float expanded[kInputs * kPanel];
   for (int k = 0, size = 0; k < inputs; k += size) {
     size = run_of(inputs - k, kInputs);
     const float* rows = in.rows + first * in.stride + k;
-    const Element* part = weights + size_t(k) * kPanel;
-    const size_t bytes = sizeof(Element) * size * kPanel;
+    const Element* part = weights + size_t(k) * Weights::kSixteen;
+    const size_t bytes = sizeof(Element) * size * Weights::kSixteen;
     const char* ahead = reinterpret_cast<const char*>(part) + bytes;  // the part after this
     if (std::is_same_v<Element, float> || n <= kDirect) {
       multiply_rows<Weights>(rows, in.stride, part, size, n, ahead, bytes, c);
       continue;
     }
-    for (int i = 0; i < size * kPanel; i += kLanes) store(expanded + i, Weights::template load<Lanes>(part + i));
+    for (int i = 0; i < size; ++i) {
+      for (int lane = 0; lane < kPanel; lane += kLanes) {
+        store(expanded + i * kPanel + lane, Weights::template load<Lanes>(part + i * Weights::kSixteen, lane));
+      }
+    }
     multiply_rows<Fp32>(rows, in.stride, expanded, size, n, ahead, bytes, c);
   }
 }
@@ -204,7 +212,7 @@ template <class Weights>
 inline void panels_floats(const Inputs& in, const void* panel, int panels, int inputs, int first, int n, float* c) {
   const auto* weights = static_cast<const typename Weights::Element*>(panel);
   const float* rows = in.rows + first * in.stride;
-  const size_t apart = size_t(inputs) * kPanel;
+  const size_t apart = size_t(inputs) * Weights::kSixteen;
   if (n == 1 && panels == 4) return multiply<1, 4, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
   if (n == 1 && panels == 2) return multiply<1, 2, Weights>(rows, in.stride, weights, apart, inputs, nullptr, 0, c);
   if (n == 2 && panels == 4) {
@@ -431,6 +439,7 @@ inline void multiply_panels(const Inputs& in, WeightType type, const void* panel
     case WeightType::kFp32: return detail::panels_floats<Fp32>(in, panel, panels, inputs, first, n, c);
     case WeightType::kFp16: return detail::panels_floats<Fp16>(in, panel, panels, inputs, first, n, c);
     case WeightType::kBf16: return detail::panels_floats<Bf16>(in, panel, panels, inputs, first, n, c);
+    case WeightType::kFp24: return detail::panels_floats<Fp24>(in, panel, panels, inputs, first, n, c);
     case WeightType::kInt8: return detail::panels_codes<WeightType::kInt8>(in, panel, panels, first, n, ahead, c);
     case WeightType::kInt4: return detail::panels_codes<WeightType::kInt4>(in, panel, panels, first, n, ahead, c);
   }

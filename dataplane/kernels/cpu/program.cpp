@@ -101,6 +101,7 @@ void read_row(WeightType type, const void* weight, int inputs, int row, float* t
       case WeightType::kFp32: to[k] = reinterpret_cast<const float*>(panel)[at]; break;
       case WeightType::kFp16: to[k] = Fp16::widen(reinterpret_cast<const uint16_t*>(panel)[at]); break;
       case WeightType::kBf16: to[k] = Bf16::widen(reinterpret_cast<const uint16_t*>(panel)[at]); break;
+      case WeightType::kFp24: to[k] = Fp24::widen(panel + size_t(k) * Fp24::kSixteen, channel); break;
       case WeightType::kInt8: {
         const uint8_t* group = panel + k / 64 * group_bytes(type);
         const auto* codes = reinterpret_cast<const int8_t*>(group + 32);

@@ -38,12 +38,18 @@ using IntLanes = __m256i;
 #endif
 inline constexpr int kLanes = sizeof(Lanes) / sizeof(float);
 
-// Has a line of 64 bytes come to L2. Not to L1: that waits for some twenty lines at a time, with which a core reads half
-// as fast as it can.
+// Has a line of 64 bytes come to L2. Not to L1: that waits for some twenty lines at a time, with which a core reads
+// half as fast as it can.
 inline void fetch(const void* line) { _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1); }
 
+// How weights may lie: kSixteen elements are 16 values, of which load() widens as many as there are lanes.
 struct Fp32 {
   using Element = float;
+  static constexpr int kSixteen = 16;
+  template <class L>
+  static L load(const float* sixteen, int lane) {
+    return pagoda::load<L>(sixteen + lane);
+  }
   template <class L>
   static L load(const float* from) {
     return pagoda::load<L>(from);
@@ -54,6 +60,11 @@ struct Fp32 {
 
 struct Fp16 {
   using Element = uint16_t;
+  static constexpr int kSixteen = 16;
+  template <class L>
+  static L load(const uint16_t* sixteen, int lane) {
+    return load<L>(sixteen + lane);
+  }
   template <class L>
   static L load(const uint16_t* from) {
 #ifdef __AVX512VNNI__
@@ -67,6 +78,11 @@ struct Fp16 {
 
 struct Bf16 {
   using Element = uint16_t;
+  static constexpr int kSixteen = 16;
+  template <class L>
+  static L load(const uint16_t* sixteen, int lane) {
+    return load<L>(sixteen + lane);
+  }
   template <class L>
   static L load(const uint16_t* from) {
 #ifdef __AVX512VNNI__
@@ -92,6 +108,37 @@ struct Bf16 {
     std::memcpy(&bits, &value, sizeof bits);
     if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
     return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  }
+};
+
+// The upper 24 bits of fp32: of sixteen values the upper halves, then the third bytes.
+struct Fp24 {
+  using Element = uint8_t;
+  static constexpr int kSixteen = 48;
+  template <class L>
+  static L load(const uint8_t* sixteen, int lane) {
+    const auto* halves = sixteen + 2 * lane;
+    const auto* bytes = sixteen + 32 + lane;
+#ifdef __AVX512VNNI__
+    if constexpr (sizeof(L) == 64) {
+      const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
+      const __m512i third = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+      return _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(high, 16), _mm512_slli_epi32(third, 8)));
+    }
+#endif
+    if constexpr (sizeof(L) == 32) {
+      const __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
+      const __m256i third = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
+      return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(high, 16), _mm256_slli_epi32(third, 8)));
+    }
+  }
+  static float widen(const uint8_t* sixteen, int at) {
+    uint16_t high;
+    std::memcpy(&high, sixteen + 2 * at, sizeof high);
+    const uint32_t bits = static_cast<uint32_t>(high) << 16 | static_cast<uint32_t>(sixteen[32 + at]) << 8;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
   }
 };
 
