@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
+from limit_counts import counted
 
-from dataplane.contracts.catalog import Limits
-from dataplane.gateway import limits
-from dataplane.gateway.windows import BUCKET_MS, WINDOW_MS, Kind, Scope, Window
+from dataplane.gateway.windows import BUCKET_MS, WINDOW_MS, Kind, Window
 
 pytestmark = pytest.mark.anyio
 
@@ -100,17 +98,6 @@ async def gateways(redis_url: str, count: int, callers: int, **limits_: int) -> 
             child.kill()
         for child in children:
             await child.wait()
-
-
-def counted(redis_url: str, tenant_id: str) -> dict[Kind, int]:
-    """What Redis holds of a tenant."""
-    scope = Scope("tenant", tenant_id, tenant_id, Limits())
-    with redis.Redis.from_url(redis_url) as client:
-        return {
-            Kind.REQUESTS: sum(map(int, client.hvals(limits._key(scope, Kind.REQUESTS)))),
-            Kind.TOKENS: sum(map(int, client.hvals(limits._key(scope, Kind.TOKENS)))),
-            Kind.CONCURRENT: client.zcard(limits._key(scope, Kind.CONCURRENT)),
-        }
 
 
 SMALL = pytest.param(2, 6, 60, 5_500, id="2 gateways")

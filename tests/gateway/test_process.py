@@ -5,67 +5,19 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import httpx
 import msgspec
 import pytest
 from fake_replica import DONE, Call, token_event
 from gateway_harness import BODY, NO_REDIS, Harness, error_of, events
-from gateway_world import PEPPER, SECRET, World
-from ports import free_port
+from gateway_process import environment, process
+from gateway_world import World
 
 from dataplane.contracts.catalog import CANDIDATE, STABLE, Arm
 from dataplane.http_server.server import open_port
 
 pytestmark = pytest.mark.anyio
-
-
-def environment(g: Harness, port: int, control_url: str = "") -> dict[str, str]:
-    return os.environ | {
-        "PAGODA_HOME": str(g.home),
-        "REDIS_URL": NO_REDIS,
-        "PAGODA_CONTROL_URL": control_url or g.outside.url,
-        "PAGODA_FLEET_URL": g.outside.url,
-        "PAGODA_INTERNAL_SECRET": SECRET,
-        "PAGODA_KEY_PEPPERS": f"p1:{PEPPER.hex()}",
-        "PAGODA_GATEWAY_PORT": str(port),
-    }
-
-
-@asynccontextmanager
-async def process(
-    g: Harness, log: Path, control_url: str = ""
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
-    port = free_port()
-    environ = environment(g, port, control_url)
-    with log.open("wb") as output:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "dataplane.gateway", env=environ, stdout=output, stderr=output
-        )
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
-            g.client = client
-            await _until_serving(child, client)
-            yield child, client
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await child.wait()
-
-
-async def _until_serving(child: asyncio.subprocess.Process, client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(90):
-        while child.returncode is None:
-            try:
-                if (await client.get("/health")).json().get("catalog"):
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.02)
-    raise AssertionError("the gateway ended at its start")
 
 
 class Slow:
