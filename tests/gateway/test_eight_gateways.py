@@ -106,6 +106,7 @@ async def test_of_twenty_calls_at_once_exactly_the_ten_allowed_pass(world: World
                 await asyncio.sleep(0.02)
         assert [call.result().status_code for call in calls if call.done()] == [429] * 10
         assert len(replica.calls) == 10
+        assert counted(clean_redis, TENANT)[Kind.CONCURRENT] == 10
         for call in calls:
             call.cancel()
         await until_nothing_is_held(clean_redis)
