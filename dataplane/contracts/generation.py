@@ -36,6 +36,7 @@ class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
     ``salt_secret`` seeds the tenants' cache salts. ``failpoints`` are those armed for this version alone, by a test.
     ``parallel``: across how many processes. ``leases``: what of the shares is here; without one a share is here whole.
+    ``queue_limit_per_tenant``: most requests of one tenant that wait.
     """
 
     model_dir: str
@@ -47,6 +48,7 @@ class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     failpoints: str = ""
     parallel: Parallel = Parallel()
     leases: dict[str, Lease] = {}
+    queue_limit_per_tenant: int = 256
 
 
 class Submit(_Message, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -75,8 +75,13 @@ class FairQueue:
         return tenant
 
     def is_forgettable(self, tenant: TenantQueue) -> bool:
-        """Say whether dropping the account changes nothing: idle, and it would be lifted past its counter anyway."""
-        return tenant.is_idle and tenant.budget.held_blocks == 0 and tenant.counter <= self.virtual_time
+        """Say whether the account can be dropped: idle, and with no counter that it would find when it came back.
+
+        It comes back at the virtual time, so until it is behind by more than the credit it is kept: who comes and goes
+        would lose its credit each time.
+        """
+        would_find = self.virtual_time - self._config.return_credit_units < tenant.counter != self.virtual_time
+        return tenant.is_idle and tenant.budget.held_blocks == 0 and not would_find
 
     def eligible(self) -> Iterator[TenantQueue]:
         """Return the tenants that are eligible now, in no order."""
@@ -295,7 +300,7 @@ class FairQueue:
         """Return which sequence of another leaves its row to ``tenant``, whose turn it must be; None for none."""
         if len(self.paused) >= self._config.pause_limit or not self.is_turn(tenant):
             return None
-        return row_giver(tenant, self.busy.values())
+        return row_giver(tenant, self.busy.values(), self._config.reclaim_gap_units)
 
     def block(self, tenant: TenantQueue, needed_tokens: int) -> Hold:
         """Note that the head of ``tenant`` found no memory; the line is drawn once per head."""

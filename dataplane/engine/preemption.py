@@ -5,7 +5,7 @@ the most to lose and must be able to finish.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from dataplane.engine.sequence import Sequence
@@ -56,17 +56,23 @@ def freed_blocks(victim: Sequence, let_go: Counter[int]) -> int:
     return sum(block.ref_count == let_go[block.id] for block in victim.table.blocks)
 
 
-def row_giver(newcomer: TenantQueue, tenants: Iterable[TenantQueue]) -> Sequence | None:
-    """Return the newest sequence that computes of the tenant with most rows per weight, None if that is not enough.
+def row_giver(newcomer: TenantQueue, tenants: Collection[TenantQueue], gap_units: float) -> Sequence | None:
+    """Return the newest sequence that computes of whoever can spare a row for ``newcomer``, None if nobody can.
 
-    It must have more than the newcomer will have with one more. Nobody computes anything again for it: the sequence
-    keeps its blocks, and goes on when a row is free.
+    That is whoever had most service, if that is more than the newcomer's by over ``gap_units`` and the row is not its
+    last; or else, of those who did not have less by as much, the tenant with most rows per weight, if these are more
+    than the newcomer's will be with one more. Nobody computes anything again for it: the sequence keeps its blocks, and
+    goes on when a row is free.
     """
-    most = max(tenants, key=TenantQueue.rows_per_weight, default=newcomer)
-    if most.rows_per_weight() <= newcomer.rows_per_weight(1):
-        return None
+    spare = (tenant for tenant in tenants if tenant.num_rows > 1)
+    giver = max(spare, key=lambda tenant: tenant.counter, default=newcomer)
+    if giver.counter <= newcomer.counter + gap_units:
+        equals = (tenant for tenant in tenants if tenant.counter >= newcomer.counter - gap_units)
+        giver = max(equals, key=TenantQueue.rows_per_weight, default=newcomer)
+        if giver.rows_per_weight() <= newcomer.rows_per_weight(1):
+            return None
     return max(
-        (sequence for id_, sequence in most.running.items() if id_ not in most.paused),
+        (sequence for id_, sequence in giver.running.items() if id_ not in giver.paused),
         key=lambda sequence: sequence.arrival,
     )
 

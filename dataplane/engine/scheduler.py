@@ -6,6 +6,7 @@ engine has refused with a reason; nothing here can stall. Only where all that is
 it does nothing: the lease will come, or a deadline.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from dataplane.contracts import probes
@@ -53,7 +54,9 @@ class Scheduler:
         self._prices = Prices(config)
         self._credit = ReclaimCredit(config.reclaim_recompute_share)
         self._watermark_blocks = int(config.num_blocks * config.watermark_fraction)
-        self._served_at_once: dict[str, int] = {}  # in which step a tenant was last admitted with nothing left to wait
+        # Who was last admitted with nothing left to wait: in which step, and how many tokens of its prompt to compute.
+        self._served_at_once: dict[str, tuple[int, int]] = {}
+        self._gave_way: set[str] = set()
 
     # one step
 
@@ -64,6 +67,7 @@ class Scheduler:
         self._resume(at_its_turn=True)
         prefills = self._schedule_decodes(step)
         self._schedule_prefills(step, prefills)
+        self._give_way(step)
         if step.tokens_left > 0:  # whoever is in line was tried, so rows that are left are nobody's
             self._resume(at_its_turn=False)
         self.queue.time.slots_full = self._is_full
@@ -190,13 +194,14 @@ class Scheduler:
     def _schedule_prefills(self, step: Step, prefills: dict[str, list[Sequence]]) -> None:
         """Fill the rest of the budget: running prefills and admissions together, least served tenant first."""
         recompute_left = step.tokens_left // 2
-        backlog_left = self._config.backlog_tokens(self._config.step_token_budget - step.tokens_left)
+        decode_tokens, prompt_tokens = self._config.step_token_budget - step.tokens_left, 0
         limited: list[Sequence] = []
         turns = Turns(step, prefills, self.queue)
         while step.tokens_left > 0 and (tenant := turns.next()) is not None:
             tokens_left = step.tokens_left
-            if self._delays_others(tenant, tenant.num_waiting - (not prefills.get(tenant.id))):
-                tokens_left = min(tokens_left, backlog_left)
+            delayed = self._delayed_prompt_tokens(tenant, tenant.num_waiting - (not prefills.get(tenant.id)))
+            if delayed is not None:
+                tokens_left = min(tokens_left, self._config.backlog_tokens(decode_tokens, delayed) - prompt_tokens)
                 if tokens_left <= 0:
                     continue
             sequence = self._next_prefill(tenant, prefills)
@@ -216,7 +221,7 @@ class Scheduler:
                 limited.append(sequence)
             if num_tokens:
                 self._schedule_chunk(sequence, num_tokens, step)
-                backlog_left -= num_tokens
+                prompt_tokens += num_tokens
             turns.again(tenant)
         turns.end()
         for sequence in limited:
@@ -224,16 +229,36 @@ class Scheduler:
             if sequence.is_running and step.tokens_left > 0:
                 self._schedule_chunk(sequence, self._chunk_tokens(sequence, step.tokens_left), step)
 
-    def _delays_others(self, tenant: TenantQueue, num_behind: int) -> bool:
-        """Say whether ``num_behind`` of its own wait anyway, while another that had less is served as it comes.
+    def _give_way(self, step: Step) -> None:
+        """Take tenants with a backlog out of a step that is long without them; nobody twice in a row."""
+        tokens: Counter[TenantQueue] = Counter()
+        for sequence, num_tokens in step.chunks.items():
+            tokens[sequence.tenant] += num_tokens
+        before, self._gave_way = self._gave_way, set()
+        for tenant, num_tokens in tokens.items():
+            delayed = self._delayed_prompt_tokens(tenant, tenant.num_waiting)
+            if delayed is None or tenant.id in before:
+                continue
+            if tokens.total() - num_tokens > self._config.backlog_within(delayed):
+                self._gave_way.add(tenant.id)
+        for sequence in [each for each in step.chunks if each.tenant.id in self._gave_way]:
+            self._unschedule(sequence, step)
 
-        Who is behind the virtual time is owed service: what waits there is a burst, not a flood.
+    def _delayed_prompt_tokens(self, tenant: TenantQueue, num_behind: int) -> int | None:
+        """Return how short a prompt of another is that had less and is served as it comes, None where there is none.
+
+        And where none of the ``num_behind`` of its own waits anyway, or who is behind the virtual time: it is owed
+        service, and what waits there is a burst, not a flood.
         """
         if num_behind <= 0 or tenant.counter < self.queue.virtual_time:
-            return False
-        since = self.step_number - self._config.served_at_once_steps
-        others = [self.queue.tenants.get(id_) for id_, step in self._served_at_once.items() if step > since]
-        return any(other is not None and other.counter < tenant.counter for other in others)
+            return None
+        since, tenants = self.step_number - self._config.served_at_once_steps, self.queue.tenants
+        prompts_tokens = (
+            prompt_tokens
+            for id_, (step, prompt_tokens) in self._served_at_once.items()
+            if step > since and id_ in tenants and tenants[id_].counter < tenant.counter
+        )
+        return min(prompts_tokens, default=None)
 
     def _next_prefill(self, tenant: TenantQueue, prefills: dict[str, list[Sequence]]) -> Sequence | None:
         sequences = prefills.get(tenant.id, [])
@@ -358,9 +383,9 @@ class Scheduler:
         for hold in step.holds:
             hold.passed_by(tenant, self._prices.prompt_units(head, head.num_prompt_tokens) / tenant.budget.weight)
         self.queue.admit(head)
-        if not tenant.num_waiting:
+        if not tenant.num_waiting and tenant.id not in probes.TENANTS:
             self._served_at_once.pop(tenant.id, None)
-            self._served_at_once[tenant.id] = self.step_number
+            self._served_at_once[tenant.id] = self.step_number, head.num_uncomputed_tokens
             if len(self._served_at_once) > 2:  # two, for whoever asks is not itself the other
                 del self._served_at_once[next(iter(self._served_at_once))]
         if prepaid:

@@ -133,6 +133,7 @@ def _engine_config(request: LoadModel, model: LoadedModel) -> EngineConfig:
         max_model_len=min(model.context_tokens, num_blocks * settings.block_size),
         step_token_budget=max(memory.STEP_TOKENS, settings.max_num_seqs),
         prefix_cache=settings.prefix_cache,
+        queue_limit_per_tenant=request.queue_limit_per_tenant,
     )
 
 

@@ -68,6 +68,7 @@ class Replica:
         stall_s: seconds of pending work without progress after which it calls itself unhealthy.
         parallel: across how many processes its model is spread.
         queue_wait_s: how long a request may wait for its first token, where its caller does not say; None is for ever.
+        queue_limit: most requests of one tenant that wait.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Replica:
         stall_s: float,
         parallel: Parallel = Parallel(),  # noqa: B008 - frozen
         queue_wait_s: float | None = None,
+        queue_limit: int = 256,
     ) -> None:
         self.replica_id = replica_id
         self.queue_wait_s = queue_wait_s
@@ -89,6 +91,7 @@ class Replica:
         self.sharing = Sharing(self.engine)
         self._stall_s = stall_s
         self._parallel = parallel
+        self._queue_limit = queue_limit
         self._requests = 0
         self.probes = Probes(self.engine.fail)
         self._idle = asyncio.Event()
@@ -261,6 +264,7 @@ class Replica:
                         failpoints=armed,
                         parallel=self._parallel,
                         leases=call.leases,
+                        queue_limit_per_tenant=self._queue_limit,
                     )
                 ),
             )

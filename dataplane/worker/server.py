@@ -41,7 +41,8 @@ async def serve(settings: Settings) -> tuple[int, str]:
         SettingsError: a path or an environment that cannot be used.
         ListenError: a door that cannot be opened.
     """
-    replica = Replica(settings.replica_id, settings.stall_s, settings.parallel, settings.queue_wait_s)
+    waiting = settings.queue_wait_s, settings.queue_limit
+    replica = Replica(settings.replica_id, settings.stall_s, settings.parallel, *waiting)
     async with contextlib.AsyncExitStack() as running:
         doors = _listen(settings, running)
         spool = await _spool(settings, running)

@@ -42,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float
     client_patience_s: float
     queue_wait_s: float | None
+    queue_limit: int
 
 
 class _TenantShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,6 +123,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         stall_s=options.stall_seconds,
         client_patience_s=options.client_patience_seconds,
         queue_wait_s=options.queue_wait_seconds,
+        queue_limit=options.queue_limit,
     )
 
 
@@ -179,4 +181,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--stall-seconds", type=float, default=10.0, help="work without progress is unhealthy after (default 10)")
     add("--client-patience-seconds", type=float, default=30.0, help="a client that does not read is cut (default 30)")
     add("--queue-wait-seconds", type=float, help="a request without a token after so long is a 504 (default: it waits)")
+    add("--queue-limit", type=_positive, default=256, help="most requests of one tenant that wait (default 256)")
     return parser

@@ -23,6 +23,7 @@ from dataplane.sim.plots import Chart, Line
 
 _BENCH = Path(__file__).resolve().parents[2] / "var" / "bench"
 _QUALITY = "quality.json"
+_SWEEP = "sweep"
 _NOTES = Path(__file__).with_name("missed.md")
 """What bounds the goals that are missed, written by hand."""
 _STREAMS = {"A": 1, "B": 8, "C": 32}
@@ -65,8 +66,10 @@ _WHAT = {
 }
 
 
-def read(folder: Path, commit: str | None = None) -> tuple[str, list[Row]]:
-    """Return a commit, by default the one that was measured last, and its rows; those of ``quality.py`` are added.
+def read(folder: Path) -> tuple[dict[str, str], list[Row]]:
+    """Return which commit was measured last by each family of workloads, and their rows, those of ``quality.py`` too.
+
+    What is compared with each other is of one family: E's workloads, F's, the sweep's, or a workload alone.
 
     Raises:
         ValueError: nothing was measured yet.
@@ -74,37 +77,47 @@ def read(folder: Path, commit: str | None = None) -> tuple[str, list[Row]]:
     rows = [row for path in sorted(folder.glob("*.jsonl"), key=_written_s) for row in ResultLog(path).rows]
     if not rows:
         raise ValueError(f"nothing was measured yet: no rows in {folder}")
-    commit = commit or rows[-1].key.commit
+    commits = {_family(row.key): row.key.commit for row in rows}
     path = folder / _QUALITY
     quality = json.loads(path.read_text()) if path.exists() else []
-    rows += [
-        Row(Key(commit, goals.QUALITY, 0, f"pagoda-{one['dtype']}"), {"to_fp32": one["to_fp32"]})
-        for one in quality
-        if one["kv_dtype"] == "fp16" and one["dtype"] != "fp32"
+    return dict(sorted(commits.items())), [
+        *(row for row in rows if row.key.commit == commits[_family(row.key)]),
+        *(
+            Row(Key("", goals.QUALITY, 0, f"pagoda-{one['dtype']}"), {"to_fp32": one["to_fp32"]})
+            for one in quality
+            if one["kv_dtype"] == "fp16" and one["dtype"] != "fp32"
+        ),
     ]
-    return commit, [row for row in rows if row.key.commit == commit]
 
 
-def publish(folder: Path, commit: str, into: Path) -> None:
-    """Copy the rows of a commit to ``into``: the report can be checked, and a run on another machine can go on."""
+def publish(folder: Path, commits: dict[str, str], into: Path) -> None:
+    """Copy the rows of a report to ``into``: it can be checked, and a run on another machine can go on from them."""
     for path in folder.glob("*.jsonl"):
         published = ResultLog(into / path.name, fresh=True)
         for row in ResultLog(path).rows:
-            if row.key.commit == commit:
+            if row.key.commit == commits[_family(row.key)]:
                 published.append(row.key, row.figures)
     quality = folder / _QUALITY
     if quality.exists():
         (into / _QUALITY).write_bytes(quality.read_bytes())
 
 
+def _family(key: Key) -> str:
+    return key.workload.partition("-")[0] if key.workload in workloads.NAMES else _SWEEP
+
+
 def _written_s(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def markdown(commit: str, table: Table, charts: Sequence[str], images: str) -> str:
+def markdown(commits: dict[str, str], table: Table, charts: Sequence[str], images: str) -> str:
     """Return the report; ``charts`` are the names of the pictures that were drawn, in the folder ``images``."""
+    of = " and ".join(
+        f"`{commit}` ({', '.join(family for family, one in commits.items() if one == commit)})"
+        for commit in dict.fromkeys(commits.values())
+    )
     parts = [
-        f"# Benchmarks\n\nWritten by `tests/bench/report.py` from what `make bench` measured of commit `{commit}`.",
+        f"# Benchmarks\n\nWritten by `tests/bench/report.py` from what `make bench` measured of commit {of}.",
         _machine(table),
         *(f"![{name}]({images}{name}.svg)" for name in charts[:1]),
         "## Goals\n\n" + _goals(table),
@@ -270,12 +283,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=_BENCH, help="where the rows are (var/bench)")
     parser.add_argument("--tiny", action="store_true", help="of the rows of tiny runs")
-    parser.add_argument("--commit", help="whose rows (default: what was measured last)")
     parser.add_argument("--into", type=Path, help="folder of the report, such as docs (default: where the rows are)")
     arguments = parser.parse_args()
     try:
         out: Path = arguments.out / "tiny" if arguments.tiny else arguments.out
-        commit, rows = read(out, arguments.commit)
+        commits, rows = read(out)
     except ValueError as error:
         parser.error(str(error))
     table = Table(rows)
@@ -284,9 +296,9 @@ def main() -> int:
     drawn = dict(charts(table))
     for name, chart in drawn.items():
         (into / "images" / f"{name}.svg").write_text(chart.svg())
-    (into / "benchmarks.md").write_text(markdown(commit, table, list(drawn), "images/"))
+    (into / "benchmarks.md").write_text(markdown(commits, table, list(drawn), "images/"))
     if arguments.into:
-        publish(out, commit, into / "benchmarks")
+        publish(out, commits, into / "benchmarks")
     print(_goals(table))
     print(f"written to {into / 'benchmarks.md'}")
     passed = [finding.goal.what for finding in controls(table) if finding.verdict is Verdict.MET]

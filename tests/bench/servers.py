@@ -105,13 +105,15 @@ def _transformers() -> Recipe:
 
 
 _ALONE = "--no-prefix-cache"
+_TENANTS = (_ALONE, "--trust-tenant-header", "--queue-limit", "4096")
+"""All calls of a flood wait: where who comes first is served first, those that are counted stand behind them."""
 _CACHE = ("--kv-memory-mb", "1024")
 """So much that all prompts of a run fit, and that servers which wait do not fill the machine's memory."""
 RECIPES = {
     **{f"pagoda-{dtype}": _pagoda(dtype, _ALONE) for dtype in ("fp32", "fp16", "int8", "int4")},
     **{f"pagoda-{dtype}-cache": _pagoda(dtype, *_CACHE, context_tokens=2048) for dtype in ("fp32", "int8")},
-    "pagoda-int8-tenants": _pagoda("int8", _ALONE, "--trust-tenant-header"),
-    "pagoda-int8-dedicated": _pagoda("int8", _ALONE, "--trust-tenant-header", replicas=4),
+    "pagoda-int8-tenants": _pagoda("int8", *_TENANTS),
+    "pagoda-int8-dedicated": _pagoda("int8", *_TENANTS, replicas=4),
     "vllm-fp32": _vllm(),
     **{f"llama-{name}": _llama(name) for name in ("f16", "q8_0", "q4_0")},
     "transformers-fp32": _transformers(),

@@ -50,6 +50,16 @@ def test_only_what_was_measured_of_the_last_code_counts(tmp_path: Path, monkeypa
     assert "`new`" in text
 
 
+def test_workloads_that_are_compared_are_of_one_commit_and_others_keep_theirs(tmp_path: Path) -> None:
+    rates = {"output_tokens_per_s": 50.0}
+    of_old = [("B", 0, "pagoda-fp32", rates), ("E-alone", 0, "pagoda-int8-tenants", rates)]
+    log_of(tmp_path, "serving.jsonl", of_old, "old")
+    log_of(tmp_path, "serving.jsonl", [("E-flood", 0, "pagoda-int8-tenants", rates)], "new")
+    commits, rows = report.read(tmp_path)
+    assert commits == {"B": "old", "E": "new"}
+    assert [(row.key.commit, row.key.workload) for row in rows] == [("old", "B"), ("new", "E-flood")]
+
+
 def test_rows_are_published_beside_the_report_and_a_run_can_go_on_from_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,8 @@ PREFIXED = {"F-hit": (1, 8), "F-miss": (1, 8), "F-shared": (8, 16), "F-distinct"
 PREFIX_TOKENS = 1024
 TENANTS = ("E-peak", "E-alone", "E-flood", "E-first", "E-dedicated", "E-short", "E-essays")
 _TENANTS, _OF_SHARE, _FLOOD_OF_SHARE, _FLOOD_S = 4, 0.8, 10.0, 15.0
-"""So long that a server which answers 9 calls a second does not fill the queue of one tenant (256)."""
+_PEAK_CALLS = 160
+"""So many that the first ones count for little: that begin all together, in full steps, and so take less each."""
 _PEAK_TOKENS, _SHORT_TOKENS, _ESSAY_TOKENS = 32, (16, 96), (400, 800)
 _SHORTS_PER_ESSAY, _ESSAYS_S = 19, 60.0
 """So long that a 99th percentile is of more than a hundred calls."""
@@ -213,7 +214,7 @@ def _tenants(name: str, draw: random.Random, peak_per_s: float) -> Workload:
         return [Request(_tokens(draw, 64), _PEAK_TOKENS, at_s, named) for at_s in times_s]
 
     if name == "E-peak":
-        return Workload(name, 32, calls("all", 64 / _FLOOD_S), _warm_up(draw, 32))
+        return Workload(name, 32, calls("all", _PEAK_CALLS / _FLOOD_S), _warm_up(draw, 32))
     counted = [one for tenant in range(1, _TENANTS) for one in calls(f"tenant-{tenant}", _OF_SHARE * share_per_s)]
     flood = [] if name == "E-alone" else calls("flooding", _FLOOD_OF_SHARE * share_per_s)
     warm_up = [

@@ -220,6 +220,18 @@ def test_an_idle_engine_owes_nobody_anything() -> None:
     assert bench.tenant("later").counter == 500
 
 
+def test_an_account_is_kept_while_its_credit_would_be_lost_with_it() -> None:
+    bench = Bench()
+    bench.enqueue("busy")
+    bench.queue.charge(bench.tenant("busy"), bench.queue._config.return_credit_units)
+    bench.queue.charge(bench.tenant("left"), 1)
+    bench.queue.advance()
+    assert not bench.queue.is_forgettable(bench.tenant("left"))
+    bench.queue.charge(bench.tenant("busy"), 1)
+    bench.queue.advance()
+    assert bench.queue.is_forgettable(bench.tenant("left"))
+
+
 def test_service_elsewhere_puts_a_tenant_back_behind_those_who_had_none() -> None:
     bench = Bench()
     bench.enqueue("everywhere")

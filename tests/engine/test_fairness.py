@@ -60,6 +60,18 @@ def test_a_tiny_request_in_each_step_saves_up_no_turns() -> None:
     assert simulation.driver.counter("tiny") >= simulation.queue.virtual_time - credit > 1000
 
 
+def test_a_stranger_that_comes_and_goes_keeps_what_it_is_owed() -> None:
+    simulation = Simulation(num_blocks=400, max_num_seqs=8, step_token_budget=64, queue_limit_per_tenant=1000)
+
+    def feed(step: int) -> None:
+        simulation.backlog("flood", 20, 40, 10)
+        if step % 20 == 0:
+            simulation.submit("calm", 8, 2)
+
+    simulation.run(400, feed)
+    assert simulation.driver.counter("calm") < simulation.queue.virtual_time - 100
+
+
 def serve_in_order(monkeypatch: pytest.MonkeyPatch, turn: Any) -> None:
     """Replace the order in which a step serves tenants, by which alone rows are given out.
 

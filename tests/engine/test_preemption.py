@@ -144,11 +144,22 @@ def test_a_row_is_taken_from_whoever_has_most_per_weight_and_never_from_an_equal
     newcomer = bench.tenant("newcomer", [], guarantee=4)
     many = bench.tenant("many", [1, 1, 1])
     bench.tenant("heavy", [1, 1, 1, 1], weight=4)
-    assert row_giver(newcomer, bench.tenants) is newest(many)
-    assert row_giver(newcomer, [newcomer, bench.tenant("one", [1])]) is None
+    assert row_giver(newcomer, bench.tenants, 0) is newest(many)
+    assert row_giver(newcomer, [newcomer, bench.tenant("one", [1])], 0) is None
     gave = newest(many)
     many.paused[gave.request_id] = gave
-    assert row_giver(newcomer, bench.tenants) is list(many.running.values())[1]
+    assert row_giver(newcomer, bench.tenants, 0) is list(many.running.values())[1]
+
+
+def test_where_rows_are_as_many_one_is_taken_from_whoever_had_most_service_but_never_its_last() -> None:
+    bench = Bench()
+    newcomer, served = bench.tenant("newcomer", [1, 1, 1]), bench.tenant("served", [1, 1])
+    last = bench.tenant("last", [1])
+    bench.tenant("other", [1, 1])
+    served.counter, last.counter = 64.0, 500.0
+    assert row_giver(newcomer, bench.tenants, 64.0) is None
+    served.counter = 65.0
+    assert row_giver(newcomer, bench.tenants, 64.0) is newest(served)
 
 
 def test_credit_to_reclaim_is_earned_by_work_and_bounded_by_the_guarantee() -> None:

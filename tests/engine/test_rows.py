@@ -1,6 +1,7 @@
 """All rows taken: who has most per weight gives one to who has fewest, and goes on where it was."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -116,10 +117,15 @@ def watched(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, i
 
 
 @pytest.mark.parametrize(
-    ("prompt_tokens", "calm_tokens"), [(60, 2), pytest.param(400, 20, id="prompts so long that it has fewest rows")]
+    ("prompt_tokens", "calm_tokens", "calm_prompt_tokens", "most_tokens"),
+    [
+        pytest.param(60, 2, 8, 25, id="a fifth of the tokens of a step"),
+        pytest.param(60, 2, 80, 60, id="three quarters of the prompt that is served as it comes"),
+        pytest.param(400, 20, 8, 25, id="prompts so long that it has fewest rows"),
+    ],
 )
 def test_the_prompts_of_a_backlog_leave_steps_short_while_another_is_served_as_it_comes(
-    prompt_tokens: int, calm_tokens: int, monkeypatch: pytest.MonkeyPatch
+    prompt_tokens: int, calm_tokens: int, calm_prompt_tokens: int, most_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def longest_step(*, beside: bool) -> int:
         driver = Driver(
@@ -130,12 +136,46 @@ def test_the_prompts_of_a_backlog_leave_steps_short_while_another_is_served_as_i
             driver.submit("flood", [number % 50] * prompt_tokens, 6, ignore_eos=True)
         for step in range(60):
             if beside and step % 5 == 0:
-                driver.submit("calm", [7] * 8, calm_tokens, ignore_eos=True)
+                driver.submit("calm", [7] * calm_prompt_tokens, calm_tokens, ignore_eos=True)
             driver.step()
-        return max(sum(step.values()) for step in steps[10:])
+        flood = {id_ for id_, call in driver.requests.items() if call.tenant_id == "flood"}
+        return max(sum(tokens for id_, tokens in step.items() if id_ in flood) for step in steps[10:])
 
-    assert longest_step(beside=True) <= 48 + 8
+    assert longest_step(beside=True) <= most_tokens
     assert longest_step(beside=False) > 100
+
+
+def test_who_had_less_takes_a_row_of_who_had_more_though_it_holds_as_many() -> None:
+    driver = crowded(reclaim_gap_units=64.0)
+    for number in range(3):
+        driver.submit("few", [number + 20] * 8, 30, ignore_eos=True)
+    for _ in range(3):
+        driver.step()
+    rows = [(driver.tenant("few").num_rows, driver.tenant("many").num_rows)]
+    driver.tenant("many").counter += 1000.0
+    for _ in range(3):
+        driver.step()
+        rows.append((driver.tenant("few").num_rows, driver.tenant("many").num_rows))
+    assert rows == [(2, 2), (3, 1), (3, 1), (3, 1)]
+    driver.run()
+    driver.check_answers()
+
+
+def test_a_backlog_gives_way_to_the_prompts_of_another_but_not_twice_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(max_num_seqs=8, num_blocks=2000, step_token_budget=128, queue_limit_per_tenant=500)
+    for number in range(100):
+        driver.submit("flood", [number % 50] * 60, 20, ignore_eos=True)
+    steps = watched(driver, monkeypatch)
+    for step in range(80):
+        if step % 8 < 2:
+            driver.submit("calm", [step % 50, *[7] * 119], 1, ignore_eos=True)
+        driver.step()
+    flood = {id_ for id_, call in driver.requests.items() if call.tenant_id == "flood"}
+    gave_way = [not flood & step.keys() for step in steps[10:]]
+    assert sum(gave_way) >= 5
+    assert not any(first and second for first, second in pairwise(gave_way))
+    driver.run()
+    driver.check_answers()
 
 
 def test_a_burst_of_a_tenant_that_is_owed_service_is_not_taken_for_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,8 +264,8 @@ MUTANTS = (
         (
             Edit(
                 "scheduler.py",
-                "other.counter < tenant.counter for other",
-                "other.rows_per_weight() < tenant.rows_per_weight() for other",
+                "tenants[id_].counter < tenant.counter",
+                "tenants[id_].rows_per_weight() < tenant.rows_per_weight()",
             ),
         ),
         "test_rows.py",
@@ -282,5 +282,29 @@ MUTANTS = (
         ),
         "test_rows.py",
         "test_a_burst_of_a_tenant_that_is_owed_service_is_not_taken_for_a_backlog",
+    ),
+    Mutant(
+        "an account that is closed with its credit: who comes and goes is owed nothing when it is back",
+        (
+            Edit(
+                "fair_queue.py",
+                "        would_find = self.virtual_time - self._config.return_credit_units < tenant.counter",
+                "        would_find = self.virtual_time < tenant.counter",
+            ),
+        ),
+        "test_fairness.py",
+        "test_a_stranger_that_comes_and_goes_keeps_what_it_is_owed",
+    ),
+    Mutant(
+        "a row given by who holds many, whatever it had",
+        (
+            Edit(
+                "preemption.py",
+                "    giver = max(spare, key=lambda tenant: tenant.counter, default=newcomer)\n",
+                "    giver = newcomer\n",
+            ),
+        ),
+        "test_rows.py",
+        "test_who_had_less_takes_a_row_of_who_had_more_though_it_holds_as_many",
     ),
 )

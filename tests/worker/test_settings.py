@@ -58,9 +58,10 @@ def test_engine_settings_come_from_the_command_line(tmp_path: Path) -> None:
     parsed = settings.parse([
         "--port", "0", "--model", str(tmp_path), "--dtype", "int8", "--kv-dtype", "bf16", "--device", "cpu",
         "--max-num-seqs", "4", "--max-model-len", "64", "--kv-memory-mb", "2", "--block-size", "16",
-        "--no-prefix-cache",
+        "--no-prefix-cache", "--queue-limit", "7",
     ])  # fmt: skip
     engine = parsed.engine
+    assert parsed.queue_limit == 7
     assert (engine.dtype, engine.kv_dtype, engine.device, engine.max_num_seqs) == ("int8", "bf16", "cpu", 4)
     assert (engine.max_model_len, engine.kv_memory_mb, engine.block_size, engine.prefix_cache) == (64, 2, 16, False)
     assert parsed.queue_wait_s is None
