@@ -50,7 +50,7 @@ _WHAT = {
     "D": f"{workloads.TRACE_SOURCE}: slices of {workloads.REPLAY_S:.0f} s, calls {workloads.SLOWDOWN:.0f} times "
     f"further apart, prompts and answers {workloads.SHRINK:.0f} times shorter (at most "
     f"{workloads.LONGEST_PROMPT_TOKENS} and {workloads.LONGEST_OUTPUT_TOKENS} tokens)",
-    "E-peak": "4 tenants' calls, 64 tokens in, 32 out, 32 callers: what the server can do",
+    "E-peak": "4 tenants' calls, 64 tokens in, 32 out, more than it can serve: what the server can do",
     "E-alone": "three tenants at 0.8 of their share of that",
     "E-flood": "the same beside a fourth at 10 times its share; figures are of the three",
     "E-first": "the same with all calls in one tenant: who comes first is served first",
@@ -62,7 +62,9 @@ _WHAT = {
     "F-miss": "the same with nothing shared",
     "F-shared": "8 callers, 1,024 shared tokens and 113 of its own in, 16 out",
     "F-distinct": "the same with nothing shared",
-    workloads.START: "1 call of 64 tokens in, 4 out, to a server that is started for it; weights were packed before",
+    "start": "1 call of 64 tokens in, 4 out, to a server that is started for it; weights were packed before",
+    "start-weights": "64 tokens in, 1 out, from weights on disk, where the libraries are imported",
+    "start-attach": "64 tokens in, 1 out, from a worker that waits warm and is given the model",
 }
 
 

@@ -104,11 +104,18 @@ def _transformers() -> Recipe:
     return Recipe(lambda model, port: [sys.executable, str(program), str(model)], program, batches=True)
 
 
+def _start(way: str) -> Recipe:
+    program = Path(__file__).with_name("starts.py")
+    argv = [sys.executable, str(program), way]
+    return Recipe(lambda model, port: [*argv, str(model), str(RUNTIME)], program, batches=True)
+
+
 _ALONE = "--no-prefix-cache"
 _TENANTS = (_ALONE, "--trust-tenant-header", "--queue-limit", "4096")
 """All calls of a flood wait: where who comes first is served first, those that are counted stand behind them."""
 _CACHE = ("--kv-memory-mb", "1024")
 """So much that all prompts of a run fit, and that servers which wait do not fill the machine's memory."""
+_STARTS = {"pagoda-weights": "weights", "transformers-weights": "transformers", "pagoda-attach": "attach"}
 RECIPES = {
     **{f"pagoda-{dtype}": _pagoda(dtype, _ALONE) for dtype in ("fp32", "fp16", "int8", "int4")},
     **{f"pagoda-{dtype}-cache": _pagoda(dtype, *_CACHE, context_tokens=2048) for dtype in ("fp32", "int8")},
@@ -117,6 +124,7 @@ RECIPES = {
     "vllm-fp32": _vllm(),
     **{f"llama-{name}": _llama(name) for name in ("f16", "q8_0", "q4_0")},
     "transformers-fp32": _transformers(),
+    **{name: _start(way) for name, way in _STARTS.items()},
 }
 """By name. llama.cpp's weights are those of the same model that its own tool made of the package's."""
 

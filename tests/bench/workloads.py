@@ -6,15 +6,16 @@ A    one caller, 64 tokens in, 128 out
 B    8 callers, 64 in, 128 out
 C    32 callers, 32-512 in, 16-256 out
 D    a recorded hour of chats, a slice of it, slowed down and shortened by the factors below: calls come when they come
-E    4 tenants, 64 tokens in, 32 out: three call at 0.8 of their share of what the server can do (``E-peak``, 32
-     callers), ``E-alone`` or, in ``E-flood``, beside a fourth that calls at 10 times its share; ``E-first`` is the same
-     with all calls in one tenant, so that who comes first is served first; in ``E-dedicated`` the four have a replica
-     each, with a fourth of the processors. Calls come by Poisson processes. Only the three are counted.
+E    4 tenants, 64 tokens in, 32 out: three call at 0.8 of their share of what the server can do (``E-peak``: more
+     than that comes), ``E-alone`` or, in ``E-flood``, beside a fourth that calls at 10 times its share; ``E-first`` is
+     the same with all calls in one tenant, so that who comes first is served first; in ``E-dedicated`` the four have a
+     replica each, with a fourth of the processors. Calls come by Poisson processes. Only the three are counted.
      ``E-short`` are one tenant's calls of 64 tokens in, 16-96 out; in ``E-essays`` one call in twenty besides asks for
      400-800, which together is 0.8 of the output that the server can do. Only the short ones are counted
 F    prompts of 1,024 tokens and a few more: ``F-hit`` all with the same beginning, ``F-miss`` each with its own, one
      caller; ``F-shared`` and ``F-distinct`` are the same for 8 callers, where nine tokens in ten are shared
-start  one call of 64 tokens in, 4 out, to a server that is started for it
+start  one call of 64 tokens in, 4 out, to a server that is started for it; of ``start-weights`` and ``start-attach``
+     one token to what has all but the weights, in a process of libraries or a worker that the fleet keeps warm
 """
 
 import random
@@ -31,13 +32,14 @@ PREFIXED = {"F-hit": (1, 8), "F-miss": (1, 8), "F-shared": (8, 16), "F-distinct"
 PREFIX_TOKENS = 1024
 TENANTS = ("E-peak", "E-alone", "E-flood", "E-first", "E-dedicated", "E-short", "E-essays")
 _TENANTS, _OF_SHARE, _FLOOD_OF_SHARE, _FLOOD_S = 4, 0.8, 10.0, 15.0
-_PEAK_CALLS = 160
-"""So many that the first ones count for little: that begin all together, in full steps, and so take less each."""
+_PEAK_CALLS, _PEAK_ARRIVALS_PER_S = 240, 40.0
+"""More than the server can do, but not all at once: calls of one length that begin together stay together, prompts with
+prompts, which takes less than what comes as it comes."""
 _PEAK_TOKENS, _SHORT_TOKENS, _ESSAY_TOKENS = 32, (16, 96), (400, 800)
 _SHORTS_PER_ESSAY, _ESSAYS_S = 19, 60.0
 """So long that a 99th percentile is of more than a hundred calls."""
-START = "start"
-NAMES = (*CLOSED, "D", *TENANTS, *PREFIXED, START)
+STARTS = ("start", "start-weights", "start-attach")
+NAMES = (*CLOSED, "D", *TENANTS, *PREFIXED, *STARTS)
 
 SWEEP_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 SWEEP_CONTEXT_TOKENS, SWEEP_PROMPT_TOKENS = 256, 512
@@ -111,8 +113,8 @@ def workload(
         made = _essays(name, draw, peak_per_s)
     elif name in TENANTS:
         made = _tenants(name, draw, peak_per_s)
-    elif name == START:
-        made = Workload(name, 1, [Request(_tokens(draw, 64), 4)], [])
+    elif name in STARTS:
+        made = Workload(name, 1, [Request(_tokens(draw, 64), 4 if name == "start" else 1)], [])
     elif name == "D":
         made = _replayed(draw, trace, seed, _TINY_REPLAY_S if tiny else REPLAY_S)
     else:
@@ -121,12 +123,12 @@ def workload(
 
 
 def expanded(names: str) -> list[str]:
-    """Read a list of names with commas; E and F are all of their parts.
+    """Read a list of names with commas; E, F and start are all of their parts.
 
     Raises:
         ValueError: a name that is none.
     """
-    parts = {"E": TENANTS, "F": tuple(PREFIXED)}
+    parts = {"E": TENANTS, "F": tuple(PREFIXED), "start": STARTS}
     found = [part for name in names.split(",") for part in parts.get(name, (name,))]
     if unknown := [name for name in found if name not in NAMES]:
         raise ValueError(f"no workload {', '.join(unknown)}; there are {', '.join(NAMES)}, E and F")
@@ -214,7 +216,9 @@ def _tenants(name: str, draw: random.Random, peak_per_s: float) -> Workload:
         return [Request(_tokens(draw, 64), _PEAK_TOKENS, at_s, named) for at_s in times_s]
 
     if name == "E-peak":
-        return Workload(name, 32, calls("all", _PEAK_CALLS / _FLOOD_S), _warm_up(draw, 32))
+        times_s = accumulate(draw.expovariate(_PEAK_ARRIVALS_PER_S) for _ in range(_PEAK_CALLS))
+        peak = [Request(_tokens(draw, 64), _PEAK_TOKENS, at_s, "all") for at_s in times_s]
+        return Workload(name, None, peak, _warm_up(draw, 32))
     counted = [one for tenant in range(1, _TENANTS) for one in calls(f"tenant-{tenant}", _OF_SHARE * share_per_s)]
     flood = [] if name == "E-alone" else calls("flooding", _FLOOD_OF_SHARE * share_per_s)
     warm_up = [
