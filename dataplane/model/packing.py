@@ -13,8 +13,8 @@ from dataplane.model.architectures import architecture_of
 from dataplane.model.parallel.sharding import Shard
 from dataplane.model.program import Embed, Linear, Program
 
-LAYOUT_VERSION = 5
-"""Part of a runtime folder's name: raise it with any change of names, order or meaning of the tensors."""
+LAYOUT_VERSION = 6
+"""Part of a runtime folder's name: raise it with any change of the header, or of the tensors: names, order, meaning."""
 
 
 class PackingError(ValueError):

@@ -104,6 +104,6 @@ def capped_head(scale: Scale) -> Scenario:
             Arrivals("capped", Request(100, 20), evenly(lambda _: 10 / seconds, seconds)),
             Backlog("other", Request(16, 32)),
         ],
-        [front("capped", 120), gap()],
+        [front("capped", 40), gap()],
         shares={"capped": Share(cap_tokens=160)},
     )

@@ -25,8 +25,11 @@ SETTINGS: dict[str, Any] = {
     "max_model_len": 600,
     "prefix_cache": False,
     "queue_limit_per_tenant": 1_000_000,
+    "return_credit_steps": 16,
 }
-"""A small engine: shares are the same on a large one, and the bound is as far away."""
+"""A small engine: shares are the same on a large one, and the bound is as far away. Its credit is half of the engine's
+own, for its runs are short: whoever comes with credit is given it back within a run, and would not be in a longer one.
+"""
 _LOOKS_WHILE_IDLE = 4
 """How often callers are asked, in the time of the shortest step, while the engine has nothing to do."""
 _LIMIT_WINDOWS = 12

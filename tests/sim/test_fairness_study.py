@@ -45,7 +45,7 @@ KNOWN_FOR: list[tuple[Callable[[], Scenario], Policy, str]] = [
     (lambda: weights(Scale(TWO_CORES, 0.2)), FIRST_COME, "shares by weight"),
     (lambda: hoarder(Scale(TWO_CORES, 1.0)), WITHOUT_LIFT, "gap within the bound"),
     (lambda: newcomer_beside_capped(Scale(TWO_CORES, 1.0)), PUBLISHED, "gap within the bound"),
-    (lambda: tiny_and_huge(Scale(TWO_CORES, 0.1)), RATE_LIMITS, "shares by weight"),
+    (lambda: tiny_and_huge(Scale(TWO_CORES, 0.2)), RATE_LIMITS, "shares by weight"),
     (lambda: odd_prompts(Scale(TWO_CORES, 0.25)), DEFICIT, "longest wait of mixed"),
     (lambda: abort_storm(Scale(TWO_CORES, 0.3)), WITHOUT_CREDIT, "recompute"),
     (lambda: capped_head(Scale(TWO_CORES, 0.3)), PASSED_AT_THE_CAP, "wait of capped in front"),
