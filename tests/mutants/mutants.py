@@ -284,7 +284,7 @@ MUTANTS = (
         "test_a_burst_of_a_tenant_that_is_owed_service_is_not_taken_for_a_backlog",
     ),
     Mutant(
-        "an account that is closed with its credit: who comes and goes is owed nothing when it is back",
+        "accounts closed with their credit: who comes and goes is owed nothing when it is back",
         (
             Edit(
                 "fair_queue.py",
@@ -296,7 +296,7 @@ MUTANTS = (
         "test_a_stranger_that_comes_and_goes_keeps_what_it_is_owed",
     ),
     Mutant(
-        "a row given by who holds many, whatever it had",
+        "rows by number alone: who had much keeps what it holds beside who has as many",
         (
             Edit(
                 "preemption.py",
