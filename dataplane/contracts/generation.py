@@ -31,6 +31,10 @@ class _Message(msgspec.Struct, frozen=True):
 # server -> engine
 
 
+QUEUE_LIMIT_PER_TENANT = 256
+"""Most requests of one tenant that wait, unless a worker is told otherwise."""
+
+
 class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """Attach weights and make the KV pool.
 
@@ -48,7 +52,7 @@ class LoadModel(_Message, frozen=True, tag=True, forbid_unknown_fields=True):
     failpoints: str = ""
     parallel: Parallel = Parallel()
     leases: dict[str, Lease] = {}
-    queue_limit_per_tenant: int = 256
+    queue_limit_per_tenant: int = QUEUE_LIMIT_PER_TENANT
 
 
 class Submit(_Message, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import cache
 
+from dataplane.contracts.generation import QUEUE_LIMIT_PER_TENANT
+
 BLOCK_SIZES_TOKENS = (8, 16, 32)
 _POSITIVE = ("num_blocks", "max_num_seqs", "max_model_len", "queue_limit_per_tenant", "prefix_window")
 
@@ -79,7 +81,7 @@ class EngineConfig:
     step_token_budget: int = 256
     prefill_chunk_tokens: int | None = None
     prefix_cache: bool = True
-    queue_limit_per_tenant: int = 256
+    queue_limit_per_tenant: int = QUEUE_LIMIT_PER_TENANT
     input_weight: float = 1.0
     output_weight: float = 2.0
     cached_weight: float = 0.25
@@ -113,15 +115,15 @@ class EngineConfig:
             raise ValueError(f"prefill_chunk_tokens is {self.prefill_chunk_tokens}; it must be at least 1 or None")
 
     def backlog_tokens(self, decode_tokens: int, delayed_prompt_tokens: int) -> int:
-        """Return how many prompt tokens a step may hold that is not for those with a backlog alone.
+        """Return up to how many prompt tokens of a step a backlog may fill, beside ``decode_tokens``.
 
-        Beside ``decode_tokens``, where a prompt of ``delayed_prompt_tokens`` may come and wait for the step to end.
+        ``delayed_prompt_tokens``: the prompt of whoever is served as it comes, and waits for the step to end.
         """
         within = self.backlog_within(delayed_prompt_tokens)
         return max(within - decode_tokens, within // 3, 1)
 
     def backlog_within(self, delayed_prompt_tokens: int) -> int:
-        """Return how many tokens a step may have."""
+        """Return how long a step may be made by a backlog, in tokens, decoding ones and all prompts together."""
         of_step = self.backlog_step_fraction * self.step_token_budget
         return int(max(of_step, self.backlog_prompt_fraction * delayed_prompt_tokens))
 

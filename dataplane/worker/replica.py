@@ -12,7 +12,7 @@ import structlog
 
 from dataplane.contracts import failpoints, probes
 from dataplane.contracts.errors import ApiError, Code
-from dataplane.contracts.generation import LoadModel, ReleasePool, RestorePool
+from dataplane.contracts.generation import QUEUE_LIMIT_PER_TENANT, LoadModel, ReleasePool, RestorePool
 from dataplane.contracts.model_config import ModelConfig, parse_config
 from dataplane.contracts.parallel import Parallel
 from dataplane.contracts.replica import (
@@ -77,7 +77,7 @@ class Replica:
         stall_s: float,
         parallel: Parallel = Parallel(),  # noqa: B008 - frozen
         queue_wait_s: float | None = None,
-        queue_limit: int = 256,
+        queue_limit: int = QUEUE_LIMIT_PER_TENANT,
     ) -> None:
         self.replica_id = replica_id
         self.queue_wait_s = queue_wait_s

@@ -9,6 +9,7 @@ import msgspec
 
 from dataplane.contracts import ids, precision, strict_json
 from dataplane.contracts.catalog import EngineSettings, Share
+from dataplane.contracts.generation import QUEUE_LIMIT_PER_TENANT
 from dataplane.contracts.parallel import Parallel
 
 _MAX_TENANTS_BYTES = 1024 * 1024
@@ -181,5 +182,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--stall-seconds", type=float, default=10.0, help="work without progress is unhealthy after (default 10)")
     add("--client-patience-seconds", type=float, default=30.0, help="a client that does not read is cut (default 30)")
     add("--queue-wait-seconds", type=float, help="a request without a token after so long is a 504 (default: it waits)")
-    add("--queue-limit", type=_positive, default=256, help="most requests of one tenant that wait (default 256)")
+    add("--queue-limit", type=_positive, default=QUEUE_LIMIT_PER_TENANT, help="most of a tenant's requests that wait")
     return parser

@@ -178,5 +178,5 @@ def staggered(slots: int, **settings: Any) -> float:
 def test_staggered_sequences_pass_the_bound_of_commitments_unless_they_give_rows_to_who_has_fewer(
     slots: int,
 ) -> None:
-    assert staggered(slots) <= 0.2
+    assert staggered(slots) <= 0.1
     assert 1 < staggered(slots, pause_limit=0) <= harmonic(slots)

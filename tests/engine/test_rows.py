@@ -103,6 +103,14 @@ def test_whoever_pauses_the_answers_are_those_of_each_alone(
     driver.check_answers()
 
 
+def flooded(prompt_tokens: int, output_tokens: int, **settings: Any) -> Driver:
+    """A driver with a hundred requests of one tenant."""
+    driver = Driver(**{"num_blocks": 2000, "step_token_budget": 128, "queue_limit_per_tenant": 500} | settings)
+    for number in range(100):
+        driver.submit("flood", [number % 50] * prompt_tokens, output_tokens, ignore_eos=True)
+    return driver
+
+
 def watched(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
     """Return the steps that ``driver`` will run: tokens by request."""
     steps: list[dict[str, int]] = []
@@ -128,12 +136,8 @@ def test_the_prompts_of_a_backlog_leave_steps_short_while_another_is_served_as_i
     prompt_tokens: int, calm_tokens: int, calm_prompt_tokens: int, most_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def longest_step(*, beside: bool) -> int:
-        driver = Driver(
-            max_num_seqs=8, num_blocks=2000, max_model_len=512, step_token_budget=128, queue_limit_per_tenant=500
-        )
+        driver = flooded(prompt_tokens, 6, max_num_seqs=8, max_model_len=512)
         steps = watched(driver, monkeypatch)
-        for number in range(100):
-            driver.submit("flood", [number % 50] * prompt_tokens, 6, ignore_eos=True)
         for step in range(60):
             if beside and step % 5 == 0:
                 driver.submit("calm", [7] * calm_prompt_tokens, calm_tokens, ignore_eos=True)
@@ -162,9 +166,7 @@ def test_who_had_less_takes_a_row_of_who_had_more_though_it_holds_as_many() -> N
 
 
 def test_a_backlog_gives_way_to_the_prompts_of_another_but_not_twice_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver(max_num_seqs=8, num_blocks=2000, step_token_budget=128, queue_limit_per_tenant=500)
-    for number in range(100):
-        driver.submit("flood", [number % 50] * 60, 20, ignore_eos=True)
+    driver = flooded(60, 20, max_num_seqs=8)
     steps = watched(driver, monkeypatch)
     for step in range(80):
         if step % 8 < 2:
@@ -179,9 +181,7 @@ def test_a_backlog_gives_way_to_the_prompts_of_another_but_not_twice_in_a_row(mo
 
 
 def test_a_burst_of_a_tenant_that_is_owed_service_is_not_taken_for_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver(max_num_seqs=16, num_blocks=2000, step_token_budget=128, queue_limit_per_tenant=500)
-    for number in range(100):
-        driver.submit("flood", [number % 50] * 60, 6, ignore_eos=True)
+    driver = flooded(60, 6, max_num_seqs=16)
     for step in range(40):
         if step % 8 == 0:
             driver.submit("calm", [7] * 8, 2, ignore_eos=True)
