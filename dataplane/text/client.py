@@ -114,7 +114,7 @@ class TokenizerClient:
     @property
     def pid(self) -> int | None:
         """The child's process id, None between two children."""
-        return self._child.process.pid if self._child else None
+        return None if self._child is None or self._child.has_ended else self._child.process.pid
 
     @property
     def detokenizer(self) -> Detokenizer:
@@ -127,8 +127,12 @@ class TokenizerClient:
             raise _not_serving()
         return self._detokenizer
 
+    async def prepare(self) -> None:
+        """Start the child while no model is known yet, so that it has imported its libraries when one is."""
+        self._child = await TokenizerProcess.spawn(self._memory_bytes)
+
     async def start(self, model_dir: Path) -> None:
-        """Start the child and open the model folder.
+        """Open the model folder in the child that was prepared, or in a new one.
 
         Raises:
             ApiError: the tokenizer or the template cannot be loaded; the message says why.
@@ -232,7 +236,12 @@ class TokenizerClient:
             self._child.send(call.frame)
 
     async def _spawn_opened(self) -> tuple[TokenizerProcess, AsyncIterator[FromTokenizer]]:
-        child = await TokenizerProcess.spawn(self._memory_bytes)
+        if self._child is not None and self._child.has_ended:
+            await self._child.close()
+            self._child = None
+        if self._child is None:
+            self._child = await TokenizerProcess.spawn(self._memory_bytes)
+        child, self._child = self._child, None  # nobody's call goes to it before it has the model
         try:
             return child, await self._open(child)
         except BaseException:

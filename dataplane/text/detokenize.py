@@ -138,7 +138,8 @@ class Detokenizer:
     @property
     def longest_text_bytes(self) -> int:
         """The most bytes that one token adds to a text."""
-        return max(map(len, self.token_bytes(len(self._kinds))), default=0)
+        lengths = zip(array("H", self._spellings.lengths), self._kinds, strict=True)
+        return max((length for length, kind in lengths if kind != TokenKind.CONTROL), default=0)
 
     @property
     def stripped_prefix(self) -> str:

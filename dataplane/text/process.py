@@ -41,6 +41,11 @@ class TokenizerProcess:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         return cls(process, reader, writer)
 
+    @property
+    def has_ended(self) -> bool:
+        """The process is gone."""
+        return self.process.returncode is not None
+
     def send(self, raw: bytes) -> None:
         """Send one frame."""
         self._writer.write(raw)

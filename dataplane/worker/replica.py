@@ -97,10 +97,17 @@ class Replica:
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Start the engine process; the replica is WARM_IDLE once its libraries are imported."""
-        await self.engine.start()
+    async def start(self, model_dir: Path | None = None) -> None:
+        """Start both children; the replica is WARM_IDLE once the engine's libraries are imported.
+
+        Args:
+            model_dir: of the model that it will be given, where that is known: its tokenizer is opened meanwhile.
+        """
+        await asyncio.gather(self.engine.start(), self.tokenizer.prepare())
+        if model_dir is not None:
+            self._opening = asyncio.create_task(self.tokenizer.start(model_dir))
         self._spawn(self._watch_engine())
         await self._first(self.engine.imported, self.engine.lost)
         if self.engine.imported.is_set() and self.state is ReplicaState.STARTING:
@@ -111,6 +118,9 @@ class Replica:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         await self.tokenizer.stop()
         await self.engine.stop()
 
@@ -252,7 +262,7 @@ class Replica:
             failpoints.arm(armed)
             config = parse_config((Path(call.model_dir) / "config.json").read_bytes())
             _, loaded = await asyncio.gather(
-                self.tokenizer.start(Path(call.model_dir)),
+                self._opening or self.tokenizer.start(Path(call.model_dir)),
                 self.engine.load_model(
                     LoadModel(
                         model_dir=call.model_dir,

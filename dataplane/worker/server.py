@@ -127,7 +127,7 @@ def _drain_on_signals(replica: Replica, drain_s: float) -> None:
 
 
 async def _start(replica: Replica, settings: Settings, app: App, doors: list[socket.socket]) -> None:
-    await replica.start()
+    await replica.start(settings.model)
     if settings.model is None or replica.state is not ReplicaState.WARM_IDLE:
         return
     await replica.attach(

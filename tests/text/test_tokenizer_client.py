@@ -69,6 +69,28 @@ def test_the_child_answers_as_the_tokenizer_does(model_dir: Path) -> None:
     run(model_dir, body)
 
 
+@pytest.mark.parametrize("dies", [False, True], ids=["alive", "died meanwhile"])
+def test_a_child_that_was_prepared_takes_the_model_unless_it_died(model_dir: Path, *, dies: bool) -> None:
+    async def session() -> None:
+        client = TokenizerClient(memory_bytes=SMALL_BYTES)
+        await client.prepare()
+        prepared = psutil.Process(client.pid)
+        if dies:
+            prepared.kill()
+            while client.pid is not None:
+                await asyncio.sleep(0.01)
+        await client.start(model_dir)
+        assert (client.pid == prepared.pid) is not dies
+        assert await client.encode_text("a")
+        await client.stop()
+        unused = TokenizerClient(memory_bytes=SMALL_BYTES)
+        await unused.prepare()
+        await unused.stop()
+
+    asyncio.run(session())
+    assert not psutil.Process().children()
+
+
 def test_a_call_that_fails_leaves_the_child_alone(model_dir: Path) -> None:
     async def body(client: TokenizerClient) -> None:
         child = client.pid
