@@ -124,10 +124,8 @@ class Scheduler:
         """Schedule every row of one token; return the other running sequences by tenant."""
         prefills: dict[str, list[Sequence]] = {}
         for sequence in list(self.running.values()):
-            if not sequence.is_running:
-                continue  # preempted by the growth of one before it
-            if sequence.request_id in self.queue.paused:
-                continue
+            if not self._computes(sequence):
+                continue  # the growth of one before it may have preempted it
             if sequence.num_uncomputed_tokens > 1:
                 prefills.setdefault(sequence.tenant.id, []).append(sequence)
             elif self._grow(sequence, step):
@@ -194,16 +192,14 @@ class Scheduler:
     def _schedule_prefills(self, step: Step, prefills: dict[str, list[Sequence]]) -> None:
         """Fill the rest of the budget: running prefills and admissions together, least served tenant first."""
         recompute_left = step.tokens_left // 2
-        decode_tokens, prompt_tokens = self._config.step_token_budget - step.tokens_left, 0
+        decode_tokens = self._config.step_token_budget - step.tokens_left
         limited: list[Sequence] = []
         turns = Turns(step, prefills, self.queue)
         while step.tokens_left > 0 and (tenant := turns.next()) is not None:
-            tokens_left = step.tokens_left
-            delayed = self._delayed_prompt_tokens(tenant, tenant.num_waiting - (not prefills.get(tenant.id)))
-            if delayed is not None:
-                tokens_left = min(tokens_left, self._config.backlog_tokens(decode_tokens, delayed) - prompt_tokens)
-                if tokens_left <= 0:
-                    continue
+            num_behind = tenant.num_waiting - (not prefills.get(tenant.id))
+            tokens_left = self._tokens_left(step, decode_tokens, tenant, num_behind)
+            if tokens_left <= 0:
+                continue
             sequence = self._next_prefill(tenant, prefills)
             if sequence is not None:
                 self.queue.advance()
@@ -221,25 +217,39 @@ class Scheduler:
                 limited.append(sequence)
             if num_tokens:
                 self._schedule_chunk(sequence, num_tokens, step)
-                prompt_tokens += num_tokens
             turns.again(tenant)
         turns.end()
         for sequence in limited:
             self._unschedule(sequence, step)
-            if sequence.is_running and step.tokens_left > 0:
-                self._schedule_chunk(sequence, self._chunk_tokens(sequence, step.tokens_left), step)
+            tokens_left = self._tokens_left(step, decode_tokens, sequence.tenant, sequence.tenant.num_waiting)
+            if self._computes(sequence) and tokens_left > 0:
+                self._schedule_chunk(sequence, self._chunk_tokens(sequence, tokens_left), step)
+
+    def _tokens_left(self, step: Step, decode_tokens: int, tenant: TenantQueue, num_behind: int) -> int:
+        """Return what prompts of ``tenant`` may still fill: less than all where a backlog keeps steps short."""
+        delayed = self._delayed_prompt_tokens(tenant, num_behind)
+        if delayed is None:
+            return step.tokens_left
+        prompt_tokens = self._config.step_token_budget - step.tokens_left - decode_tokens
+        return min(step.tokens_left, self._config.backlog_tokens(decode_tokens, delayed) - prompt_tokens)
 
     def _give_way(self, step: Step) -> None:
-        """Take tenants with a backlog out of a step that is long without them; nobody twice in a row."""
+        """Take tenants with a backlog out of a step that others' prompts make long without them; nobody twice in a row.
+
+        Who had most goes first, and somebody always stays: for the last one there are no others.
+        """
         tokens: Counter[TenantQueue] = Counter()
+        prompt_tokens: Counter[TenantQueue] = Counter()
         for sequence, num_tokens in step.chunks.items():
             tokens[sequence.tenant] += num_tokens
+            prompt_tokens[sequence.tenant] += num_tokens if num_tokens > 1 else 0
         before, self._gave_way = self._gave_way, set()
-        for tenant, num_tokens in tokens.items():
+        for tenant in sorted(tokens, key=lambda tenant: tenant.counter, reverse=True):
             delayed = self._delayed_prompt_tokens(tenant, tenant.num_waiting)
-            if delayed is None or tenant.id in before:
+            if delayed is None or tenant.id in before or prompt_tokens.total() == prompt_tokens[tenant]:
                 continue
-            if tokens.total() - num_tokens > self._config.backlog_within(delayed):
+            if tokens.total() - tokens[tenant] > self._config.backlog_within(delayed):
+                del tokens[tenant], prompt_tokens[tenant]
                 self._gave_way.add(tenant.id)
         for sequence in [each for each in step.chunks if each.tenant.id in self._gave_way]:
             self._unschedule(sequence, step)
@@ -264,9 +274,13 @@ class Scheduler:
         sequences = prefills.get(tenant.id, [])
         while sequences:
             sequence = sequences.pop(0)
-            if sequence.is_running:
+            if self._computes(sequence):
                 return sequence
         return None
+
+    def _computes(self, sequence: Sequence) -> bool:
+        """Say whether it has a row: since the step began it may have been preempted, or paused."""
+        return sequence.is_running and sequence.request_id not in self.queue.paused
 
     def _chunk_tokens(self, sequence: Sequence, tokens_left: int) -> int:
         return min(sequence.num_uncomputed_tokens, tokens_left, self._config.prefill_chunk_tokens or tokens_left)

@@ -170,8 +170,11 @@ class Driver:
         self.arrived_s: dict[str, float] = {}
         self.lived_ms: dict[str, float] = {}
         self.aborted: set[str] = set()
+        self.most_rows = self.num_executions = 0
 
     def execute(self, rows: Sequence[Row]) -> list[RowResult]:
+        self.most_rows = max(self.most_rows, len(rows))
+        self.num_executions += 1
         self.now_s += self.step_s
         return self.runner.execute(rows)
 
@@ -212,7 +215,10 @@ class Driver:
         self.scheduler._preempt(self.sequence(request_id))
 
     def step(self) -> list[SequenceDelta]:
+        before = self._progress() if self.engine.has_work else None
         deltas = self.engine.step()
+        assert self.most_rows <= self.config.max_num_seqs, "a step has more rows than there are"
+        assert deltas or before != self._progress() or self.engine._accounts._leases, "a step did nothing"
         for delta in deltas:
             assert delta.request_id not in self.ends, "a delta after the end"
             assert delta.request_id not in self.aborted, "a delta after the abort"
@@ -223,6 +229,9 @@ class Driver:
                 self.lived_ms[delta.request_id] = (self.now_s - self.arrived_s[delta.request_id]) * 1000
         assert not getattr(self.runner, "violations", None), self.runner.violations
         return deltas
+
+    def _progress(self) -> tuple[int, int]:
+        return self.num_executions, self.scheduler.num_preemptions
 
     def run(self, limit: int = 20_000) -> int:
         steps = 0

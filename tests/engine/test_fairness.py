@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from fairness_simulation import Simulation, harmonic
+from fairness_simulation import Simulation
 
 from dataplane.contracts.catalog import Share
+from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import FairQueue
 from dataplane.engine.prefix_cache import PrefixCache
 from dataplane.engine.step import Turns
@@ -40,11 +41,12 @@ def hoard() -> float:
 
 
 def test_keeping_one_request_alive_saves_up_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    bound = 2 * (2 * 400 * 8 * harmonic(16) + 128 + 64)
-    assert hoard() < 0.1 * bound
+    config = EngineConfig(num_blocks=400, max_num_seqs=16, step_token_budget=128)
+    credit_units = config.return_credit_units + 2 * (config.step_units + config.reclaim_gap_units)
+    assert hoard() < credit_units
     with monkeypatch.context() as without_lift:
         without_lift.setattr(FairQueue, "_lift", lambda self, tenant: None)
-        assert hoard() > 0.15 * bound
+        assert hoard() > 5 * credit_units
 
 
 def test_a_tiny_request_in_each_step_saves_up_no_turns() -> None:

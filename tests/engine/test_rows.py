@@ -103,6 +103,20 @@ def test_whoever_pauses_the_answers_are_those_of_each_alone(
     driver.check_answers()
 
 
+def test_a_prompt_whose_row_another_took_waits_with_it() -> None:
+    driver = Driver(num_blocks=400, max_num_seqs=2, step_token_budget=16, max_model_len=256, return_credit_steps=0)
+    driver.submit("many", [1] * 8, 40, ignore_eos=True)
+    driver.submit("many", [2] * 100, 4, ignore_eos=True)  # in chunks: its prompt is not computed when its row is taken
+    driver.step()
+    driver.step()
+    driver.submit("few", [3] * 8, 4, ignore_eos=True)
+    driver.step()
+    assert driver.tenant("many").paused
+    assert driver.most_rows == 2
+    driver.run()
+    driver.check_answers()
+
+
 def flooded(prompt_tokens: int, output_tokens: int, **settings: Any) -> Driver:
     """A driver with a hundred requests of one tenant."""
     driver = Driver(**{"num_blocks": 2000, "step_token_budget": 128, "queue_limit_per_tenant": 500} | settings)
@@ -178,6 +192,48 @@ def test_a_backlog_gives_way_to_the_prompts_of_another_but_not_twice_in_a_row(mo
     assert not any(first and second for first, second in pairwise(gave_way))
     driver.run()
     driver.check_answers()
+
+
+def test_of_two_backlogs_one_goes_on_while_both_are_long_beside_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = flooded(8, 40, max_num_seqs=64)
+    for number in range(100):
+        driver.submit("second", [number % 50] * 8, 40, ignore_eos=True)
+    steps = watched(driver, monkeypatch)
+    for step in range(80):
+        if step % 8 == 0:
+            driver.submit("calm", [step % 50, *[7] * 7], 1, ignore_eos=True)
+        driver.step()  # it sees that a step does something
+    assert min(map(len, steps[20:])) >= 10
+
+
+def test_rows_that_only_decode_beside_a_backlog_do_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = flooded(8, 40, max_num_seqs=64)
+    for number in range(30):
+        driver.submit("long", [number] * 8, 200, ignore_eos=True)
+    driver.submit("calm", [7] * 8, 1, ignore_eos=True)
+    while driver.tenant("long").num_unserved or driver.tenant("calm").num_unserved:
+        driver.step()
+    steps = watched(driver, monkeypatch)
+    for _ in range(20):
+        driver.step()
+    assert driver.scheduler._delayed_prompt_tokens(driver.tenant("flood"), 1) is not None
+    flood = {id_ for id_, call in driver.requests.items() if call.tenant_id == "flood"}
+    assert all(flood & step.keys() for step in steps)
+
+
+def test_what_a_backlog_computes_again_leaves_steps_as_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = flooded(100, 40, max_num_seqs=8, prefix_cache=False)
+    for _ in range(20):
+        driver.step()
+    driver.submit("calm", [7] * 8, 1, ignore_eos=True)
+    driver.step()
+    driver.preempt(driver.tenant("flood").newest_running().request_id)
+    steps = watched(driver, monkeypatch)
+    driver.submit("calm", [8] * 8, 1, ignore_eos=True)
+    for _ in range(20):
+        driver.step()
+    flood = {id_ for id_, call in driver.requests.items() if call.tenant_id == "flood"}
+    assert max(sum(tokens for id_, tokens in step.items() if id_ in flood) for step in steps) <= 33
 
 
 def test_a_burst_of_a_tenant_that_is_owed_service_is_not_taken_for_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
