@@ -165,7 +165,7 @@ class TenantLoad(msgspec.Struct, frozen=True):
         pauses: how often one of its sequences left its row to a tenant that had fewer; nothing is computed again.
         served_units: what it was charged, not divided by the weight, without lifts.
         service_gap_units: how far another tenant's counter got ahead while both had requests in line and memory blocked
-            neither, where that came nearest to its bound. 0 where it was never behind.
+            neither, where that came nearest to its bound in the last five to ten minutes. 0 where it was not behind.
         service_bound_units: how far that other could get at most.
         prefix_queries_tokens: prompt tokens that were looked up in the prefix cache.
         prefix_hits_tokens: those that were found.

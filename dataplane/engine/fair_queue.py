@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from dataplane.engine.config import EngineConfig
-from dataplane.engine.figures import Leads
+from dataplane.engine.figures import Gap, Leads
 from dataplane.engine.lazy_heap import LazyHeap
 from dataplane.engine.preemption import row_giver
 from dataplane.engine.sequence import Sequence
@@ -326,9 +326,12 @@ class FairQueue:
     # how well the promise is kept
 
     def bound_units(self, tenant: TenantQueue) -> float:
-        """Return how far the counter of ``tenant`` may be ahead of others in line (argued in docs/fairness.md)."""
+        """Return how far the counter of ``tenant`` may be ahead of others in line (argued in docs/fairness.md).
+
+        With the largest cap that it had since it got ahead: what it was admitted under that, it is still charged for.
+        """
         config = self._config
-        growth_units = config.cap_units(tenant.budget.cap_blocks) / tenant.budget.weight
+        growth_units = config.cap_units(tenant.lead_cap_blocks) / tenant.budget.weight
         slack_units = config.reclaim_gap_units + config.return_credit_units + self._debt_units
         return growth_units + config.step_units + slack_units
 
@@ -337,14 +340,15 @@ class FairQueue:
         served = [(tenant, units) for id_, units in pending.items() if _is_unblocked(tenant := self.tenants[id_])]
         for tenant, _ in served:
             self.note_gap(tenant)
+            is_ahead = tenant.counter > self.virtual_time
+            tenant.lead_cap_blocks = max(tenant.budget.cap_blocks, tenant.lead_cap_blocks if is_ahead else 0)
         for tenant, units in served:
             self._leads.reach(tenant.counter + units / tenant.budget.weight, self.bound_units(tenant))
 
     def note_gap(self, tenant: TenantQueue) -> None:
         """Note how far another has got ahead of ``tenant``, before its counter grows or it leaves the line."""
-        if _is_unblocked(tenant):
-            counter, bound_units = self._leads.since(tenant.in_line_since)
-            tenant.figures.note_gap(counter - tenant.counter, bound_units)
+        counter, bound_units = self._leads.since(tenant.in_line_since) if _is_unblocked(tenant) else (0.0, 0.0)
+        tenant.figures.note_gap(Gap(max(0.0, counter - tenant.counter), bound_units), self.time.now_s)
 
 
 def _is_eligible(tenant: TenantQueue) -> bool:

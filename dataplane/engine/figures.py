@@ -1,19 +1,31 @@
-"""What the engine can say of itself and of each tenant, for those who watch: counters that only grow."""
+"""What the engine can say of itself and of each tenant, for those who watch: counters that only grow, and gaps."""
 
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dataplane.contracts.generation import PreemptionCause
+
+GAP_WINDOW_S = 300.0
+"""A gap is told for so long, and for twice that at most: it says how things are, not how they were once."""
+
+
+class Gap(NamedTuple):
+    """The lead of another tenant, and how far that other may be ahead."""
+
+    units: float = 0.0
+    bound_units: float = 0.0
+
+    @property
+    def nearness(self) -> float:
+        """The lead as a part of the bound."""
+        return self.units / self.bound_units if self.bound_units else 0.0
 
 
 @dataclass(slots=True)
 class TenantFigures:
-    """What one tenant has been through since its account was opened; see :class:`TenantLoad` of the contracts.
-
-    Attributes:
-        gap_units, gap_bound_units: the lead of another over it that came nearest to that other's bound.
-    """
+    """What one tenant has been through since its account was opened; see :class:`TenantLoad` of the contracts."""
 
     served_units: float = 0.0
     preemptions: Counter[PreemptionCause] = field(default_factory=Counter)
@@ -21,14 +33,22 @@ class TenantFigures:
     pauses: int = 0
     prefix_queries_tokens: int = 0
     prefix_hits_tokens: int = 0
-    gap_units: float = 0.0
-    gap_bound_units: float = 0.0
+    _gaps: tuple[Gap, Gap] = (Gap(), Gap())
+    _window: int = 0
 
-    def note_gap(self, units: float, bound_units: float) -> None:
-        """Keep a lead of another tenant if it is the nearest to its bound so far."""
-        worst = self.gap_units / self.gap_bound_units if self.gap_bound_units else 0.0
-        if units > worst * bound_units:
-            self.gap_units, self.gap_bound_units = units, bound_units
+    @property
+    def gap(self) -> Gap:
+        """The lead of another over it that came nearest to its bound of late."""
+        return max(self._gaps, key=lambda gap: gap.nearness)
+
+    def note_gap(self, gap: Gap, now_s: float) -> None:
+        """Keep a lead of another tenant if it is the nearest to its bound in this window; forget older windows."""
+        window = int(now_s // GAP_WINDOW_S)
+        if window != self._window:
+            self._gaps = Gap(), self._gaps[0] if window == self._window + 1 else Gap()
+            self._window = window
+        if gap.nearness > self._gaps[0].nearness:
+            self._gaps = gap, self._gaps[1]
 
 
 class Leads:

@@ -67,6 +67,7 @@ class TenantQueue:
         aside_since_units: what the tenant was served when one of those last went on, or the first came.
         waits: for how long which cause has held the line.
         figures: what it has been through.
+        lead_cap_blocks: the largest cap that it had since its counter got ahead of the virtual time.
         in_line_since: since when it is eligible and memory does not block it, as a mark of :class:`Leads`.
     """
 
@@ -83,6 +84,7 @@ class TenantQueue:
         "id",
         "in_line_since",
         "last_dispatch",
+        "lead_cap_blocks",
         "long",
         "paused",
         "running",
@@ -111,6 +113,7 @@ class TenantQueue:
         self.aside_since_units = 0.0
         self.waits = WaitAccount()
         self.figures = TenantFigures()
+        self.lead_cap_blocks = budget.cap_blocks
         self.in_line_since = 0
 
     @property
@@ -171,8 +174,8 @@ class TenantQueue:
             preemptions={cause.value: count for cause, count in figures.preemptions.items()},
             within_guarantee_preemptions=figures.within_guarantee_preemptions,
             served_units=figures.served_units,
-            service_gap_units=figures.gap_units,
-            service_bound_units=figures.gap_bound_units,
+            service_gap_units=figures.gap.units,
+            service_bound_units=figures.gap.bound_units,
             prefix_queries_tokens=figures.prefix_queries_tokens,
             prefix_hits_tokens=figures.prefix_hits_tokens,
             pauses=figures.pauses,

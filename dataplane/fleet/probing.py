@@ -132,7 +132,7 @@ class Prober:
         trial: Callable[[Target, Card, random.Random], Awaitable[Finding]] = probe_trials.run,
         draw: random.Random | None = None,
     ) -> None:
-        self.trials_left = 0
+        self._left: Counter[str] = Counter()
         self._targets = targets
         self._share = share
         self._trial = trial
@@ -147,10 +147,15 @@ class Prober:
 
     def order(self, samples: int) -> bool:
         """Run trials one behind the other until each deployment has so many more; False: there is nothing to probe."""
-        deployments = {target.deployment_id for target in self._fit()}
-        self.trials_left = trials_for(samples) * len(deployments)
+        replicas = Counter(target.deployment_id for target in self._fit())
+        self._left = Counter({id_: trials_for(-(-samples // count)) * count for id_, count in replicas.items()})
         self._ordered.set()
-        return bool(deployments)
+        return bool(self._left)
+
+    @property
+    def trials_left(self) -> int:
+        """How many trials of the latest order are still to be run, on what can be probed now."""
+        return sum(self._left[id_] for id_ in {target.deployment_id for target in self._fit()})
 
     async def run(self) -> None:
         """Probe for ever."""
@@ -164,23 +169,24 @@ class Prober:
                 pass
 
     async def finish(self) -> bool:
-        """Run what was ordered and return; False: nothing is left that can be probed."""
-        while self.trials_left and self._fit():
+        """Run what was ordered and return; False: some of it is on what cannot be probed any more."""
+        while self.trials_left:
             await asyncio.sleep(await self._probe() or 0.0)
-        return not self.trials_left
+        return not self._left.total()
 
     async def _probe(self) -> float | None:
         """Run a trial if there is one to run; return how long to rest behind it, None as long as nobody orders any."""
-        fit = self._fit()
-        if not (self._share or self.trials_left):
+        ordered = [target for target in self._fit() if self._left[target.deployment_id]]
+        if not (self._share or ordered):
             return None
+        fit = ordered or self._fit()
         if not fit:
             return _LEAST_PAUSE_S
         target = fit[self._turn % len(fit)]
         self._turn += 1
         began_s = time.monotonic()
         went_well = await self._try(target)
-        if self.trials_left:
+        if ordered:
             return 0.0 if went_well else _LEAST_PAUSE_S
         if not self._share:
             return None
@@ -206,7 +212,7 @@ class Prober:
             _log.exception("fleet.probe_failed", replica_id=target.replica_id)
             return False
         tally.add(card.slow, finding)
-        self.trials_left = max(0, self.trials_left - 1)
+        self._left[target.deployment_id] = max(0, self._left[target.deployment_id] - 1)
         return True
 
     def _fit(self) -> list[Target]:

@@ -1,6 +1,6 @@
 """Service on several replicas of one version, told to each other, so that their turns are fair together."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 
 class Exchange:
@@ -15,13 +15,14 @@ class Exchange:
         self._served: dict[str, Mapping[str, float]] = {}
         self._elsewhere: dict[str, dict[str, float]] = {}
 
-    def round(self, served: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    def round(self, served: Mapping[str, Mapping[str, float]], granted: Container[str]) -> dict[str, dict[str, float]]:
         """Take what each replica says it served each tenant; return what all others did, for each, since it is known.
 
-        What is not in ``served`` is forgotten. One that says less of a tenant than before has forgotten that tenant and
-        begun again at 0.
+        Only what the ``granted`` were served meanwhile is added: a tenant that is granted again does not bring what it
+        was served before. What is not in ``served`` is forgotten. One that says less of a tenant than before has
+        forgotten that tenant and begun again at 0.
         """
-        gains = {id_: _gains(self._served.get(id_, {}), units) for id_, units in served.items()}
+        gains = {id_: _gains(self._served.get(id_, {}), units, granted) for id_, units in served.items()}
         self._served = {id_: dict(units) for id_, units in served.items()}
         self._elsewhere = {id_: self._elsewhere.get(id_, {}) for id_ in served}
         for id_, totals in self._elsewhere.items():
@@ -32,11 +33,11 @@ class Exchange:
         return {id_: dict(totals) for id_, totals in self._elsewhere.items()}
 
 
-def _gains(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+def _gains(before: Mapping[str, float], now: Mapping[str, float], granted: Container[str]) -> dict[str, float]:
     gains = {}
     for tenant_id, units in now.items():
         known = before.get(tenant_id, 0.0)
         gain = units - known if units >= known else units
-        if gain > 0:
+        if gain > 0 and tenant_id in granted:
             gains[tenant_id] = gain
     return gains

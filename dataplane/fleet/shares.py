@@ -56,15 +56,11 @@ class Sharing:
 
     def _exchange_service(self, assignment: Assignment, deployment: DeploymentEntry, together: list[Replica]) -> None:
         served = {
-            replica.replica_id: {
-                load.tenant_id: load.served_units
-                for load in replica.status.tenants
-                if load.tenant_id in deployment.grants
-            }
+            replica.replica_id: {load.tenant_id: load.served_units for load in replica.status.tenants}
             for replica in together
             if replica.status is not None
         }
-        elsewhere = self._exchanges[assignment].round(served)
+        elsewhere = self._exchanges[assignment].round(served, deployment.grants)
         for replica in together:
             units = elsewhere.get(replica.replica_id, {})
             if replica.state is ReplicaState.READY and replica.takes_service and units != replica.told_service:

@@ -236,6 +236,7 @@ class Limiter:
 
     async def renew(self) -> None:
         """Assert once that this gateway lives and which requests it runs."""
+        self._local.prune(self._now_ms())
         living = await self._call("hold", [_GATEWAYS], [self._lease_ms, self._gateway_id])
         if living is None:
             return
@@ -243,7 +244,6 @@ class Limiter:
         if self._away:
             self._away = False
             _log.info("limits.redis_back", gateways=self._gateways)
-        self._local.prune(self._now_ms())
         for slot in [slot for slot, running in self._held.items() if not running]:
             del self._held[slot]
         for slot, running in list(self._held.items()):

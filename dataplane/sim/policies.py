@@ -228,12 +228,17 @@ class Policy:
         return {id_: share if self.budgets else Share(weight=share.weight) for id_, share in shares.items()}
 
 
+def _variant(name: str, queue: type[FairQueue] = FairQueue, **settings: Any) -> Policy:
+    """Return the engine's rule, but for what is named."""
+    return Policy(name, queue, settings={**_STEPS_OF_ONE_SIZE, **settings})
+
+
 _STEPS_OF_ONE_SIZE = {"backlog_step_fraction": 1.0}
 """A step costs by its tokens here, which overrates short ones: what those do is measured live."""
 _ROWS_KEPT = {"pause_limit": 0, **_STEPS_OF_ONE_SIZE}
 _ONE_CLASS = {"long_output_factor": 1e9, **_ROWS_KEPT}  # within a tenant, too, nothing makes room for what came later
 
-OURS = Policy("Pagoda", settings=_STEPS_OF_ONE_SIZE)
+OURS = _variant("Pagoda")
 FIRST_COME = Policy("first-come", FirstCome, budgets=False, settings=_ONE_CLASS)
 WITHOUT_LIFT = Policy("counter without lift", CounterWithoutLift, settings=_ROWS_KEPT)
 PUBLISHED = Policy("counter as published", PublishedCounter, settings=_ONE_CLASS)
@@ -241,13 +246,13 @@ RATE_LIMITS = Policy("rate limits", FirstCome, budgets=False, rate_limited=True,
 DEFICIT = Policy("deficit longest-prefix", DeficitLongestPrefix, budgets=False, settings=_ONE_CLASS)
 POLICIES = (OURS, FIRST_COME, WITHOUT_LIFT, PUBLISHED, RATE_LIMITS, DEFICIT)
 
-NOBODY_PASSES = Policy("nobody passes a blocked head", NobodyPasses)
-EVERYBODY_PASSES = Policy("everybody passes a blocked head", EverybodyPasses)
-WITHOUT_CREDIT = Policy("reclaims without credit", settings={"reclaim_recompute_share": 1e6})
-NEVER_RECLAIMS = Policy("never reclaims", settings={"reclaim_recompute_share": 0.0})
-PASSED_AT_THE_CAP = Policy("others of a tenant pass its capped head", PassedAtTheCap)
+NOBODY_PASSES = _variant("nobody passes a blocked head", NobodyPasses)
+EVERYBODY_PASSES = _variant("everybody passes a blocked head", EverybodyPasses)
+WITHOUT_CREDIT = _variant("reclaims without credit", reclaim_recompute_share=1e6)
+NEVER_RECLAIMS = _variant("never reclaims", reclaim_recompute_share=0.0)
+PASSED_AT_THE_CAP = _variant("others of a tenant pass its capped head", PassedAtTheCap)
 
 
 def returning_with(steps: int) -> Policy:
     """Return the engine's rule with another credit for who comes back."""
-    return Policy(f"returns with {steps} steps", settings={"return_credit_steps": steps})
+    return _variant(f"returns with {steps} steps", return_credit_steps=steps)

@@ -9,7 +9,7 @@ from dataplane.contracts.catalog import Share
 from dataplane.contracts.sampling import SamplingParams
 from dataplane.engine.config import EngineConfig
 from dataplane.engine.fair_queue import FairQueue
-from dataplane.engine.figures import Leads
+from dataplane.engine.figures import GAP_WINDOW_S, Gap, Leads, TenantFigures
 from dataplane.engine.sequence import Sequence
 from dataplane.engine.tenant_budget import TenantBudget
 from dataplane.engine.tenant_queue import TenantQueue
@@ -265,14 +265,40 @@ def test_what_a_tenant_is_behind_is_measured_while_both_are_in_line_and_from_the
     bench.queue.charge(bench.tenant("ahead"), 500)
     bench.enqueue("late")
     bench.queue.note_gap(bench.tenant("late"))
-    assert bench.tenant("late").figures.gap_units == 0, "what was before it came is not its loss"
+    assert bench.tenant("late").figures.gap.units == 0, "what was before it came is not its loss"
     bench.queue.watch({"ahead": 30})
     bench.queue.charge(bench.tenant("ahead"), 30)
     bench.queue.note_gap(bench.tenant("late"))
-    figures = bench.tenant("late").figures
-    assert figures.gap_units == 530 - bench.tenant("late").counter
-    assert figures.gap_bound_units == bench.queue.bound_units(bench.tenant("ahead"))
-    assert bench.tenant("ahead").figures.gap_units == 0
+    gap = bench.tenant("late").figures.gap
+    assert gap == (530 - bench.tenant("late").counter, bench.queue.bound_units(bench.tenant("ahead")))
+    assert bench.tenant("ahead").figures.gap.units == 0
+
+
+def test_a_gap_is_told_for_five_minutes_at_least_and_ten_at_most() -> None:
+    figures = TenantFigures()
+    figures.note_gap(Gap(50.0, 100.0), 10.0)
+    figures.note_gap(Gap(10.0, 100.0), GAP_WINDOW_S + 9.0)
+    assert figures.gap == (50.0, 100.0)
+    figures.note_gap(Gap(), 2 * GAP_WINDOW_S)
+    assert figures.gap == (10.0, 100.0)
+    figures.note_gap(Gap(), 9 * GAP_WINDOW_S)
+    assert figures.gap == (0.0, 0.0)
+
+
+def test_a_lead_that_a_larger_cap_allowed_breaks_no_bound_when_the_cap_is_lowered() -> None:
+    bench = Bench()
+    bench.enqueue("ahead")
+    bench.enqueue("late")
+    ahead = bench.tenant("ahead")
+    before_units = bench.queue.bound_units(ahead)
+    bench.serve("ahead", 500)
+    ahead.budget.set_share(Share(cap_tokens=8), bench.config.num_blocks, bench.config.block_size, None, 1)
+    bench.queue.watch({"ahead": 2})
+    assert bench.queue.bound_units(ahead) == before_units
+    bench.serve("late", 900)
+    bench.queue.advance()
+    bench.queue.watch({"ahead": 2})
+    assert bench.queue.bound_units(ahead) < before_units
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 50)), max_size=60))

@@ -44,7 +44,7 @@ class Replicas:
             str(number): {load.tenant_id: load.served_units for load in replica.driver.engine.tenant_loads()}
             for number, replica in enumerate(self.all)
         }
-        for id_, totals in self.exchange.round(served).items():
+        for id_, totals in self.exchange.round(served, self.weights).items():
             before = self.told[int(id_)]
             units = {tenant_id: total - before.get(tenant_id, 0.0) for tenant_id, total in totals.items()}
             self.all[int(id_)].driver.engine.add_service(units)

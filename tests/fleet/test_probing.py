@@ -71,6 +71,15 @@ async def test_an_order_gives_as_many_times_and_what_they_say_in_every_deploymen
         assert kinds["across"]["prompt_tokens"] == 200 * 96
 
 
+async def test_a_deployment_of_many_replicas_does_not_take_the_trials_of_another() -> None:
+    many = [ONE, *(ONE._replace(replica_id=f"rep_{number}") for number in range(2)), OTHER]
+    some = prober(Trials(), *many)
+    some.order(20)
+    assert await some.finish()
+    found = {(report.replica_id, auc.size(report.slow)) for report in some.reports() if report.kind is ProbeKind.WITHIN}
+    assert found == {(ONE.replica_id, 10), ("rep_0", 10), ("rep_1", 10), (OTHER.replica_id, 20)}  # whole decks
+
+
 async def test_a_trial_that_is_given_up_gives_no_time_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "_LEAST_PAUSE_S", 0.0)
     trials = Trials()
@@ -102,7 +111,7 @@ async def test_a_replica_that_cannot_be_probed_is_left_alone_and_the_others_are_
 
     both = prober(unfit, ONE, OTHER)
     both.order(10)
-    assert await both.finish()
+    assert not await both.finish()
     assert {replica_id for replica_id, _ in trials.seen} == {OTHER.replica_id}
     alone = prober(unfit, ONE)
     alone.order(10)
