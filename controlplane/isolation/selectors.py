@@ -26,8 +26,8 @@ from tenants.errors import NotFound
 from tenants.roles import Permission
 
 _TOLD_EVERY = timedelta(minutes=15)
-_ROUND_TRIALS, _ROUND_TOKENS = 100, 1_000
-_AUC_DIGITS = 3
+_ROUND_TRIALS, _ROUND_FEW_TRIALS, _ROUND_TOKENS = 100, 10, 1_000
+_AUC_DIGITS, _AUC_DIGITS_OF_FEW = 3, 1
 _LOOKUPS = ("queries_tokens", "hits_tokens", "lost_tokens")
 
 
@@ -191,10 +191,13 @@ def _coarse(finding: Finding) -> Finding:
     seconds = int(_TOLD_EVERY.total_seconds())
     separation = finding.separation
     if separation is not None:
+        # Of few trials each one moves the figures, which would then tell when it ran.
+        are_few = finding.trials < _ROUND_TRIALS
+        digits, unit = (_AUC_DIGITS_OF_FEW, _ROUND_FEW_TRIALS) if are_few else (_AUC_DIGITS, _ROUND_TRIALS)
         separation = msgspec.structs.replace(
             separation,
-            **{name: round(getattr(separation, name), _AUC_DIGITS) for name in ("auc", "low", "high", "tied")},
-            **{name: _rounded(getattr(separation, name), _ROUND_TRIALS) for name in ("num_slow", "num_fast")},
+            **{name: round(getattr(separation, name), digits) for name in ("auc", "low", "high", "tied")},
+            **{name: _rounded(getattr(separation, name), unit) for name in ("num_slow", "num_fast")},
         )
     return replace(
         finding,

@@ -175,6 +175,15 @@ def test_a_tenant_is_told_of_probes_in_round_figures_and_the_platform_exactly(no
     assert [each.tenant for each in everybody.tenants] == ["acme", "evil"]
 
 
+def test_one_trial_more_of_few_changes_nothing_that_a_tenant_is_told(node, chat, acme):
+    def told(trials: int) -> object:
+        slow, fast = apart(trials)
+        node.tell(probes=(probe(chat, ProbeKind.BATCH, slow, fast, at=BEGIN + timedelta(seconds=trials)),))
+        return figures(acme, chat).findings[ProbeKind.BATCH]
+
+    assert told(43) == told(44)
+
+
 def test_a_few_tokens_from_another_tenants_cache_are_never_rounded_away(node, chat, acme):
     across, within = sound(chat)
     leaking = probe(chat, ProbeKind.ACROSS, across.slow, across.fast, cached_tokens=1)
