@@ -109,6 +109,7 @@ class BlockPool:
         """Evict everything that is cached: the memory behind the blocks is about to lose its content."""
         for owner in list(self._caching):
             self._evict(owner, owner.cached_blocks)
+        self._caching.clear()
 
     def forget(self, owner: TenantBudget, held: Iterable[Block]) -> None:
         """Evict the cache of ``owner``, take its ``held`` blocks out of the index: they will be freed, not cached."""

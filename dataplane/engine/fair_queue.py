@@ -279,8 +279,13 @@ class FairQueue:
             self.virtual_time = max(self.virtual_time, least.counter)
 
     def settle(self) -> None:
-        """Move the virtual time up to every counter, when no request is left: an idle engine owes nobody anything."""
+        """Move the virtual time up to every counter, when no request is left: an idle engine owes nobody anything.
+
+        Nobody is in line then, so accounts that were closed meanwhile are let go of.
+        """
         self.virtual_time = max([self.virtual_time, *(tenant.counter for tenant in self.tenants.values())])
+        for nobody in (self._eligible, self._unblocked, self._in_line):
+            nobody.clear()
 
     def charge(self, tenant: TenantQueue, units: float) -> None:
         """Add service. Nothing is ever taken back, so an aborted request costs what it used."""

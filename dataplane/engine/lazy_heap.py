@@ -81,6 +81,10 @@ class LazyHeap(Generic[Item]):
             del self._items[item.id]
         return item
 
+    def clear(self) -> None:
+        """Forget everything, where nothing belongs any more: else an item is held until its entry comes to the top."""
+        self._items, self._entries, self._sweep_at = {}, [], _MOST_STALE
+
     def _sweep(self) -> None:
         items = list(self)
         self._items = {item.id: (self._key(item), item) for item in items}
