@@ -18,8 +18,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 WEIGHTS = {"one": 1, "two": 2, "three": 3, "four": 4}
 CALLERS = 16
 """Of each tenant: more than its share of the 32 rows, so that a request of each always waits."""
-WARM_UP, COUNTED = 2_000, 20_000
-"""Pieces of text of all tenants."""
+WARM_UP, COUNTED = 6_000, 20_000
+"""Pieces of text of all tenants. Whoever calls first has rows before the others are there: 16 calls of the least weight
+are worth 4,600 pieces of all together, and until those are given the others are owed them."""
 
 
 class Callers:
