@@ -176,11 +176,12 @@ class Prober:
 
     async def _probe(self) -> float | None:
         """Run a trial if there is one to run; return how long to rest behind it, None as long as nobody orders any."""
-        ordered = [target for target in self._fit() if self._left[target.deployment_id]]
-        if not (self._share or ordered):
+        if not (self._share or self._left.total()):
             return None
-        fit = ordered or self._fit()
-        if not fit:
+        fit = self._fit()
+        ordered = [target for target in fit if self._left[target.deployment_id]]
+        fit = ordered or (fit if self._share else [])
+        if not fit:  # what was ordered may come back
             return _LEAST_PAUSE_S
         target = fit[self._turn % len(fit)]
         self._turn += 1

@@ -131,6 +131,25 @@ async def test_without_a_share_nothing_is_probed_until_it_is_ordered() -> None:
     running.cancel()
 
 
+async def test_what_was_ordered_of_a_replica_that_is_away_is_probed_when_it_is_back_and_nothing_else_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probing, "_LEAST_PAUSE_S", 0.0)
+    trials, here = Trials(), [ONE]
+    some = Prober(lambda: here, share=0.0, trial=trials, draw=random.Random(1))
+    some.order(1)
+    here[:] = [OTHER]
+    running = asyncio.create_task(some.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert trials.seen == []
+    here[:] = [ONE, OTHER]
+    async with asyncio.timeout(5):
+        await trials.changed.wait()
+    assert {replica_id for replica_id, _ in trials.seen} == {ONE.replica_id}
+    running.cancel()
+
+
 async def test_with_a_share_probing_begins_by_itself_and_rests_behind_each_trial() -> None:
     trials = Trials()
     running = asyncio.create_task(prober(trials, share=0.02).run())
