@@ -157,7 +157,7 @@ def test_ten_thousand_requests_leave_every_block_and_all_memory_behind() -> None
     finally:
         tracemalloc.stop()
     assert after[0] == pytest.approx(before[0], rel=0.05)
-    assert after[1] < 2.5 * before[1]
+    assert sum(after) <= 1.05 * sum(before)
     assert not [each for each in gc.get_objects() if isinstance(each, EngineSequence)]
     assert soak.engine.load().num_preemptions > 100
     assert all(count > 20 for count in soak.ends.values()), soak.ends
