@@ -96,6 +96,11 @@ class FairQueue:
         return tenant.counter + pending_units / tenant.budget.weight, tenant.last_dispatch, tenant.id
 
     @property
+    def is_somebody_in_line(self) -> bool:
+        """Somebody is eligible and memory does not block it."""
+        return self._unblocked.least() is not None
+
+    @property
     def num_unserved(self) -> int:
         """Requests that wait, or are paused."""
         return self.num_waiting + len(self.paused)
@@ -175,11 +180,15 @@ class FairQueue:
         """Let a paused request go on, of whoever has fewest rows per weight; False if there is none whose turn it is.
 
         Going on is like being admitted: out of turn, what a tenant has paused would run before those it is ahead of.
+        And where nobody is in line, who comes later is held against whoever went on: the virtual time follows.
         """
         paused = [each for each in self.paused.values() if not at_its_turn or self.is_turn(each.tenant)]
         if not paused:
             return False
-        self._resume(min(paused, key=lambda each: each.tenant.rows_per_weight()))
+        sequence = min(paused, key=lambda each: each.tenant.rows_per_weight())
+        if not self.is_somebody_in_line:
+            self.virtual_time = max(self.virtual_time, sequence.tenant.counter)
+        self._resume(sequence)
         return True
 
     def _resume(self, sequence: Sequence) -> None:
@@ -237,6 +246,24 @@ class FairQueue:
         front = next(iter(tenant.aside.values()))
         turn_units = self._config.output_weight * max(tenant.usual_output_tokens, front.num_tokens)
         return self._config.long_share * (tenant.figures.served_units - tenant.aside_since_units) >= turn_units
+
+    def sitting_out(self, step_number: int) -> set[str]:
+        """Return which long generations sit this step out, beside many others of their tenant: all but one in so many.
+
+        Each row makes a step longer for all. Not while anybody else waits: the bound counts on all sequences of a
+        tenant growing together since its counter was the virtual time, which therefore follows it here.
+        """
+        found: set[str] = set()
+        if step_number % round(1 / min(1.0, self._config.long_share)) == 0:
+            return found
+        for tenant in self.busy.values():
+            if not tenant.long or self.num_unserved > tenant.num_unserved:
+                continue
+            long = tenant.long.keys() - tenant.paused.keys()
+            if long and tenant.num_rows - len(long) >= self._config.long_beside_rows:
+                found |= long
+                self.virtual_time = max(self.virtual_time, tenant.counter)
+        return found
 
     # counters
 
@@ -299,13 +326,13 @@ class FairQueue:
         is under its guarantee went first, a tenant of tiny requests would take all of the compute.
         """
         least = self._eligible.least()
-        return least is None or tenant.counter <= least.counter + self._config.reclaim_gap_units
+        return least is None or tenant.counter <= least.counter + self._config.turn_gap_units
 
     def row_giver(self, tenant: TenantQueue) -> Sequence | None:
         """Return which sequence of another leaves its row to ``tenant``, whose turn it must be; None for none."""
         if len(self.paused) >= self._config.pause_limit or not self.is_turn(tenant):
             return None
-        return row_giver(tenant, self.busy.values(), self._config.reclaim_gap_units)
+        return row_giver(tenant, self.busy.values(), self._config.turn_gap_units)
 
     def block(self, tenant: TenantQueue, needed_tokens: int) -> Hold:
         """Note that the head of ``tenant`` found no memory; the line is drawn once per head."""
@@ -335,10 +362,7 @@ class FairQueue:
 
         With the largest cap that it had since it got ahead: what it was admitted under that, it is still charged for.
         """
-        config = self._config
-        growth_units = config.cap_units(tenant.lead_cap_blocks) / tenant.budget.weight
-        slack_units = config.reclaim_gap_units + config.return_credit_units + self._debt_units
-        return growth_units + config.step_units + slack_units
+        return self._config.bound_units(tenant.lead_cap_blocks, tenant.budget.weight) + self._debt_units
 
     def watch(self, pending: Mapping[str, float]) -> None:
         """See who is ahead of whom before a step: ``pending`` is what it will charge, by tenant id."""

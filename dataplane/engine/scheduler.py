@@ -68,8 +68,8 @@ class Scheduler:
         prefills = self._schedule_decodes(step)
         self._schedule_prefills(step, prefills)
         self._give_way(step)
-        if step.tokens_left > 0:  # whoever is in line was tried, so rows that are left are nobody's
-            self._resume(at_its_turn=False)
+        if step.tokens_left > 0 and not (step.chunks and self.queue.is_somebody_in_line):
+            self._resume(at_its_turn=False)  # rows that are left are nobody's
         self.queue.time.slots_full = self._is_full
         self.queue.watch(step.pending)
         return step
@@ -121,14 +121,15 @@ class Scheduler:
     # decoding, growth and preemption
 
     def _schedule_decodes(self, step: Step) -> dict[str, list[Sequence]]:
-        """Schedule every row of one token; return the other running sequences by tenant."""
+        """Schedule the rows of one token, but for those that sit out; return the other running ones by tenant."""
         prefills: dict[str, list[Sequence]] = {}
+        sitting_out = self.queue.sitting_out(self.step_number)
         for sequence in list(self.running.values()):
             if not self._computes(sequence):
                 continue  # the growth of one before it may have preempted it
             if sequence.num_uncomputed_tokens > 1:
                 prefills.setdefault(sequence.tenant.id, []).append(sequence)
-            elif self._grow(sequence, step):
+            elif sequence.request_id not in sitting_out and self._grow(sequence, step):
                 self._schedule_chunk(sequence, 1, step)
         return prefills
 

@@ -170,6 +170,7 @@ class TenantQueue:
             num_running=self.num_rows,
             num_waiting=self.num_unserved,
             service=self.counter,
+            num_paused=len(self.paused),
             peak_owned_blocks=budget.peak_owned_blocks,
             preemptions={cause.value: count for cause, count in figures.preemptions.items()},
             within_guarantee_preemptions=figures.within_guarantee_preemptions,

@@ -178,7 +178,9 @@ class Books:
     ) -> None:
         self._outcome = outcome
         self._config = config
-        self._bounds = {tenant_id: service_bound(budget, config) for tenant_id, budget in budgets.items()}
+        self._bounds = {
+            tenant_id: config.bound_units(budget.cap_blocks, budget.weight) for tenant_id, budget in budgets.items()
+        }
         self._sample_s = seconds / _SAMPLES
         self._service: dict[str, float] = {}  # by tenant, in units divided by its weight
         self._intervals: dict[tuple[str, str], tuple[float, float]] = {}
@@ -242,15 +244,6 @@ class Books:
 
     def _bound(self, tenant_id: str) -> float:
         return self._bounds.get(tenant_id, self._bounds[""])
-
-
-def service_bound(budget: TenantBudget, config: EngineConfig) -> float:
-    """Return by how many units, divided by its weight, a tenant may get ahead: U of the engine's promise.
-
-    Two tenants that can be served throughout differ by the sum of theirs at most, over any time (docs/fairness.md).
-    """
-    slack_units = config.step_units + config.reclaim_gap_units + config.return_credit_units
-    return config.cap_units(budget.cap_blocks) / budget.weight + slack_units
 
 
 def quantile(ordered: list[float], part: float) -> float:

@@ -25,6 +25,8 @@ from dataplane.worker.masks import Masks
 
 _MEMORY_SHARE = {CPU: 0.25, CUDA: 0.85}
 """Of a device's available memory, for KV where nobody said how much: a GPU has nothing else to do."""
+_LONG_BESIDE_ROWS = {CPU: 4, CUDA: 1 << 20}
+"""See :class:`EngineConfig`: on a GPU a row costs next to nothing, so nothing sits out."""
 
 
 class SetupError(ValueError):
@@ -133,6 +135,7 @@ def _engine_config(request: LoadModel, model: LoadedModel) -> EngineConfig:
         max_model_len=min(model.context_tokens, num_blocks * settings.block_size),
         step_token_budget=max(memory.STEP_TOKENS, settings.max_num_seqs),
         prefix_cache=settings.prefix_cache,
+        long_beside_rows=_LONG_BESIDE_ROWS[model.device],
         queue_limit_per_tenant=request.queue_limit_per_tenant,
     )
 

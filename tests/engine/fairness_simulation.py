@@ -106,7 +106,7 @@ class Simulation:
         factor = 1.0 if commitments else harmonic(config.max_num_seqs)
         cap_tokens = tenant.budget.cap_blocks * config.block_size
         units = config.output_weight * cap_tokens * factor + config.input_weight * config.step_token_budget
-        return units / tenant.budget.weight + config.reclaim_gap_units + config.return_credit_units
+        return units / tenant.budget.weight + config.turn_gap_units + config.return_credit_units
 
     def wait_bound(self, tenant_id: str, *, longest_prompt: int, longest_output: int) -> float:
         """Return for how many charged steps a head may wait while its tenant is eligible.

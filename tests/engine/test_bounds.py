@@ -183,6 +183,6 @@ def test_staggered_sequences_pass_the_bound_of_commitments_unless_they_give_rows
     # Each step the heavy tenant takes a row for each of its two: of all rows, two less are charged than before.
     config = EngineConfig(num_blocks=4000, max_num_seqs=slots, step_token_budget=32)
     rows_charged = sum(range(slots, 0, -2))
-    assert lead_units <= config.step_units + config.reclaim_gap_units + config.output_weight * rows_charged
+    assert lead_units <= config.step_units + config.turn_gap_units + config.output_weight * rows_charged
     lead_units, bound_units = staggered(slots, pause_limit=0)
     assert 1 < lead_units / bound_units <= harmonic(slots)

@@ -170,7 +170,7 @@ def test_counters_are_divided_by_the_weight() -> None:
 
 
 def test_the_turn_is_the_least_counter_give_or_take_the_gap() -> None:
-    bench = Bench(reclaim_gap_units=10)
+    bench = Bench(turn_gap_units=10)
     bench.enqueue("first")
     bench.enqueue("second")
     bench.queue.charge(bench.tenant("second"), 10)

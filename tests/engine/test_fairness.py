@@ -42,7 +42,7 @@ def hoard() -> float:
 
 def test_keeping_one_request_alive_saves_up_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     config = EngineConfig(num_blocks=400, max_num_seqs=16, step_token_budget=128)
-    credit_units = config.return_credit_units + 2 * (config.step_units + config.reclaim_gap_units)
+    credit_units = config.return_credit_units + 2 * (config.step_units + config.turn_gap_units)
     assert hoard() < credit_units
     with monkeypatch.context() as without_lift:
         without_lift.setattr(FairQueue, "_lift", lambda self, tenant: None)

@@ -1,20 +1,23 @@
 """Within a tenant: a long generation makes room for the tenant's other requests, and for nobody else's."""
 
+from statistics import fmean
 from typing import Any
 
 import pytest
 from engine_harness import Driver
-from essays import p99, short_answers
+from essays import answers, int8_on_two_cores, p99
 from fairness_simulation import Simulation
 
 from dataplane.contracts.catalog import Share
 
 
-def essay_under_way(share: Share | None = None, *, usual: float = 5.0, **settings: Any) -> tuple[Driver, str]:
-    """Return an engine and the id of a request of acme that has generated 50 of 60 tokens."""
+def essay_under_way(
+    share: Share | None = None, *, usual: float = 5.0, tokens: int = 60, **settings: Any
+) -> tuple[Driver, str]:
+    """Return an engine and the id of a request of acme that has generated 50 of its tokens."""
     driver = Driver({"acme": share or Share(), "other": Share()}, **settings)
     driver.tenant("acme").usual_output_tokens = usual
-    essay = driver.submit("acme", [1] * 8, 60, ignore_eos=True)
+    essay = driver.submit("acme", [1] * 8, tokens, ignore_eos=True)
     for _ in range(50):
         driver.step()
     return driver, essay
@@ -143,9 +146,61 @@ def test_answers_of_like_lengths_see_no_turns() -> None:
 
 def test_short_requests_take_at_p99_no_more_than_half_as_long_again_with_essays_in_the_mix() -> None:
     load: dict[str, Any] = {"shorts_per_s": 0.78, "seconds": 300.0, "seed": 3}
-    alone = p99(short_answers(**load, essays=False))
-    assert p99(short_answers(**load, essays=True)) <= 1.5 * alone
-    assert p99(short_answers(**load, essays=True, long_output_factor=1e9)) > 1.5 * alone
+    alone_s = p99(answers(**load, essays=False).shorts_s)
+    assert p99(answers(**load, essays=True).shorts_s) <= 1.5 * alone_s
+    assert p99(answers(**load, essays=True, long_output_factor=1e9).shorts_s) > 1.5 * alone_s
+
+
+def test_and_where_rows_are_not_short_but_make_steps_long() -> None:
+    load: dict[str, Any] = {
+        "shorts_per_s": 4.3, "seconds": 200.0, "slots": 32, "step_ms": int8_on_two_cores, "seed": 3,
+    }  # fmt: skip
+    alone_s = p99(answers(**load, essays=False).shorts_s)
+    mixed, unheld = (answers(**load, essays=True, long_beside_rows=rows) for rows in (4, 33))
+    assert p99(mixed.shorts_s) <= 1.35 * alone_s < 1.5 * alone_s < p99(unheld.shorts_s)
+    assert fmean(mixed.essays_s) <= 1.5 * fmean(unheld.essays_s)
+
+
+def essay_beside(shorts: int) -> tuple[Driver, str]:
+    """Return an engine and the id of a long generation of acme, with so many that are not long beside it."""
+    driver, essay = essay_under_way(tokens=100)
+    driver.tenant("acme").usual_output_tokens = 200.0
+    for number in range(shorts):
+        driver.submit("acme", [2 + number] * 8, 100, ignore_eos=True)
+    driver.step()
+    return driver, essay
+
+
+@pytest.mark.parametrize(("shorts", "tokens"), [(3, 16), (4, 2)])
+def test_beside_many_of_its_tenant_a_long_generation_computes_in_one_step_of_eight(shorts: int, tokens: int) -> None:
+    driver, essay = essay_beside(shorts)
+    before = driver.runner.computed[essay]
+    for _ in range(16):
+        driver.step()
+    assert driver.runner.computed[essay] - before == tokens
+    driver.run()
+    driver.check_answers()
+
+
+def test_it_sits_out_no_step_while_another_tenant_waits() -> None:
+    driver, essay = essay_beside(4)
+    before = driver.runner.computed[essay]
+    for number in range(9):
+        driver.submit("other", [9 + number] * 60, 1, ignore_eos=True)
+    for steps in range(1, 4):
+        driver.step()
+        assert driver.tenant("other").waiting
+        assert driver.runner.computed[essay] - before == steps
+
+
+def test_who_comes_after_steps_that_were_sat_out_is_not_behind_by_what_was_served_in_them() -> None:
+    driver, essay = essay_beside(4)
+    before = driver.runner.computed[essay]
+    driver.step()
+    assert driver.runner.computed[essay] == before
+    driver.submit("other", [9] * 8, 4, ignore_eos=True)
+    behind = driver.counter("acme") - driver.engine._queue.virtual_time
+    assert behind <= 2 * 5  # that step's tokens
 
 
 def longest_wait_under_a_cap(**settings: Any) -> int:

@@ -28,7 +28,7 @@ def test_one_that_comes_gets_a_row_at_once_and_nothing_is_computed_again() -> No
     driver.step()
     assert driver.tokens[newcomer]
     many, few = driver.tenant("many"), driver.tenant("few")
-    assert (many.num_rows, few.num_rows, many.figures.pauses) == (3, 1, 1)
+    assert (many.num_rows, few.num_rows, many.load().num_paused, many.load().pauses) == (3, 1, 1, 1)
     load = driver.engine.load()
     assert (load.num_running, load.num_waiting) == (4, 3)  # the paused one waits beside the two that never ran
     driver.run()
@@ -47,6 +47,22 @@ def test_the_newest_pauses_and_goes_on_before_any_of_its_tenant_that_never_ran()
     assert list(driver.ends) == [newcomer, first, *(id_ for id_ in others if id_ != newcomer)]
 
 
+def test_who_comes_after_a_paused_one_went_on_is_behind_by_no_more_than_what_it_then_took() -> None:
+    driver = Driver({}, max_num_seqs=2)
+    for number in range(2):
+        driver.submit("many", [number + 1] * 8, 100, ignore_eos=True)
+    for _ in range(40):
+        driver.step()
+    newcomer = driver.submit("few", [9] * 8, 4, ignore_eos=True)
+    driver.step()
+    many = driver.tenant("many")
+    assert many.paused
+    while many.paused:
+        driver.step()
+    assert newcomer in driver.ends
+    assert many.counter - driver.engine._queue.virtual_time <= 2 * 2 * 2  # two steps of two rows
+
+
 @pytest.mark.parametrize(("weight", "rows"), [(1, 2), (3, 3)])
 def test_rows_are_shared_by_weight(weight: int, rows: int) -> None:
     driver = crowded({"few": Share(weight=weight)})
@@ -58,7 +74,7 @@ def test_rows_are_shared_by_weight(weight: int, rows: int) -> None:
 
 
 def test_one_whose_turn_it_is_not_takes_no_row() -> None:
-    driver = crowded(reclaim_gap_units=0.0, return_credit_steps=0)
+    driver = crowded(turn_gap_units=0.0, return_credit_steps=0)
     driver.engine.add_service({"few": 1e6})
     newcomer = driver.submit("few", [9] * 8, 4, ignore_eos=True)
     driver.step()
@@ -164,7 +180,7 @@ def test_the_prompts_of_a_backlog_leave_steps_short_while_another_is_served_as_i
 
 
 def test_who_had_less_takes_a_row_of_who_had_more_though_it_holds_as_many() -> None:
-    driver = crowded(reclaim_gap_units=64.0)
+    driver = crowded(turn_gap_units=64.0)
     for number in range(3):
         driver.submit("few", [number + 20] * 8, 30, ignore_eos=True)
     for _ in range(3):

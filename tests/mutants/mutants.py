@@ -248,6 +248,32 @@ MUTANTS = (
         "test_who_made_room_goes_on_in_time_though_most_of_it_is_in_the_cache",
     ),
     Mutant(
+        "steps that long generations sit out become a lead over who comes later",
+        (
+            Edit(
+                "fair_queue.py",
+                "                found |= long\n"
+                "                self.virtual_time = max(self.virtual_time, tenant.counter)\n",
+                "                found |= long\n",
+            ),
+        ),
+        "test_long_generations.py",
+        "test_who_comes_after_steps_that_were_sat_out_is_not_behind_by_what_was_served_in_them",
+    ),
+    Mutant(
+        "what goes on while nobody is in line becomes a lead over who comes later",
+        (
+            Edit(
+                "fair_queue.py",
+                "        if not self.is_somebody_in_line:\n"
+                "            self.virtual_time = max(self.virtual_time, sequence.tenant.counter)\n",
+                "",
+            ),
+        ),
+        "test_rows.py",
+        "test_who_comes_after_a_paused_one_went_on_is_behind_by_no_more_than_what_it_then_took",
+    ),
+    Mutant(
         "blocks that victims share are never freed: one within its guarantee may be next",
         (
             Edit(

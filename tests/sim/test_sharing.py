@@ -8,8 +8,7 @@ import pytest
 
 from dataplane.contracts.catalog import Share
 from dataplane.engine.config import EngineConfig
-from dataplane.engine.tenant_budget import TenantBudget
-from dataplane.sim.books import Outcome, service_bound
+from dataplane.sim.books import Outcome
 from dataplane.sim.callers import (
     Aborter,
     Arrivals,
@@ -75,7 +74,7 @@ def test_the_gap_is_what_two_tenants_drift_apart_against_their_bounds() -> None:
     callers = [Backlog(name, Request(8, 8), depth=depth) for name, depth in (("a", 10), ("b", 80))]
     fair, first_come = (share(*callers, policy=policy, seconds=600.0) for policy in (OURS, FIRST_COME))
     apart = first_come.tenants["b"].service_units - first_come.tenants["a"].service_units
-    bound = service_bound(TenantBudget("a", Share(), SETTINGS["num_blocks"], 8), EngineConfig(**SETTINGS))
+    bound = EngineConfig(**SETTINGS).bound_units(SETTINGS["num_blocks"], weight=1)
     assert first_come.gap == pytest.approx(apart / (2 * bound), rel=0.1)
     assert fair.gap < 0.1 * first_come.gap
 
