@@ -36,8 +36,11 @@ class ReadingSerializer(serializers.Serializer[Any]):
     preemptions = serializers.DictField(
         child=serializers.IntegerField(), help_text="requests that lost their memory, by cause"
     )
+    pauses = serializers.IntegerField(
+        help_text="requests that left their place in the step to another tenant's; they kept their memory"
+    )
     breaches = serializers.IntegerField(
-        help_text="of them for another tenant, while this one was within its guarantee: the promise is 0"
+        help_text="preemptions for another tenant, while this one was within its guarantee: the promise is 0"
     )
     queries_tokens = serializers.IntegerField(help_text="prompt tokens that were looked up in its prefix cache")
     hits_tokens = serializers.IntegerField(help_text="those that were found there")

@@ -13,11 +13,11 @@ from dataplane.contracts.catalog import Share
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a tenant holds now, over all replicas: in use and cached, in tokens, and how many requests compute."""
+    """What a tenant holds now, over all replicas: in use and cached, in tokens, and how many requests use it."""
 
     used_tokens: int = 0
     cached_tokens: int = 0
-    num_running: int = 0
+    num_requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def effect(
         over_tokens=max(0, mine.used_tokens + mine.cached_tokens - limit_tokens),
         over_used_tokens=over_used_tokens,
         # Requests may share blocks, so the newest one's end can give nothing: all of them are the bound.
-        preempted_at_most=mine.num_running if over_used_tokens else 0,
+        preempted_at_most=mine.num_requests if over_used_tokens else 0,
         claimable_tokens=_claimable(tenant, before, share, shares, held),
         turns=100 * share.weight / max(1, sum(each.weight for each in after.values())),
     )

@@ -42,6 +42,7 @@ class TenantBucket(models.Model):
     bound_units = models.FloatField()
     service_units = models.FloatField()
     preemptions = models.JSONField()
+    pauses = models.IntegerField(default=0, db_default=0)
     breaches = models.IntegerField()
     queries_tokens = models.BigIntegerField()
     hits_tokens = models.BigIntegerField()
@@ -59,7 +60,7 @@ class TenantBucket(models.Model):
                 condition=Q(
                     guarantee_tokens__gte=0, cap_tokens__gte=0, used_tokens__gte=0, borrowed_tokens__gte=0,
                     peak_tokens__gte=0, waiting__gte=0, gap_units__gte=0, bound_units__gte=0, service_units__gte=0,
-                    breaches__gte=0, queries_tokens__gte=0, hits_tokens__gte=0,
+                    pauses__gte=0, breaches__gte=0, queries_tokens__gte=0, hits_tokens__gte=0,
                 ),
             ),
         ]  # fmt: skip

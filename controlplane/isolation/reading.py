@@ -27,7 +27,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         bound_units: how far it may fall behind there. 0: it never had to wait for its turn.
         service_units: what it was served.
         preemptions: how often its requests lost their memory, by cause.
-        breaches: how often they lost it to another tenant while this one was within its guarantee. Promised: never.
+        pauses: how often a request of it left its place in the step to a tenant that had fewer, keeping its memory.
+        breaches: preemptions for another tenant while this one was within its guarantee. Promised: none.
         queries_tokens: prompt tokens that were looked up in its prefix cache.
         hits_tokens: those that were found there.
     """
@@ -42,6 +43,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     bound_units: float = 0.0
     service_units: float = 0.0
     preemptions: dict[str, int] = {}
+    pauses: int = 0
     breaches: int = 0
     queries_tokens: int = 0
     hits_tokens: int = 0
@@ -59,9 +61,10 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 _AT_THE_END = ("guarantee_tokens", "cap_tokens", "used_tokens")
 _MOST = ("borrowed_tokens", "peak_tokens", "waiting")
-_ADDED = ("service_units", "breaches", "queries_tokens", "hits_tokens")
+_ADDED = ("service_units", "pauses", "breaches", "queries_tokens", "hits_tokens")
 _GROWING = (
-    "peak_owned_blocks", "served_units", "within_guarantee_preemptions", "prefix_queries_tokens", "prefix_hits_tokens",
+    "peak_owned_blocks", "served_units", "pauses", "within_guarantee_preemptions", "prefix_queries_tokens",
+    "prefix_hits_tokens",
 )  # fmt: skip
 
 
@@ -88,6 +91,7 @@ def of_replica(now: TenantLoad, before: TenantLoad | None, block_size: int) -> R
         bound_units=now.service_bound_units,
         service_units=now.served_units - (before.served_units if before else 0.0),
         preemptions=_more(now.preemptions, before.preemptions if before else {}),
+        pauses=now.pauses - (before.pauses if before else 0),
         breaches=now.within_guarantee_preemptions - (before.within_guarantee_preemptions if before else 0),
         queries_tokens=now.prefix_queries_tokens - (before.prefix_queries_tokens if before else 0),
         hits_tokens=now.prefix_hits_tokens - (before.prefix_hits_tokens if before else 0),

@@ -70,10 +70,3 @@ def fit(*, actor: Actor, deployment_id: str, candidate_version_id: str, plan: Pl
     )
     with acting_as(_WATCHER):
         return observation.planned(unsaved)
-
-
-def fit_of(*, actor: Actor, rollout: Rollout) -> Fit | None:
-    """Return the same of a draft that the actor has read."""
-    require(actor, Permission.ROLLOUTS_READ)
-    with acting_as(_WATCHER):
-        return observation.planned(rollout)

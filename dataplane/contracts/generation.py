@@ -158,6 +158,9 @@ class TenantLoad(msgspec.Struct, frozen=True):
     An account that is forgotten (of a tenant that no share names, idle) begins at 0 again.
 
     Attributes:
+        num_running: its sequences that compute.
+        num_waiting: its requests that do not, paused ones included.
+        num_paused: those that keep their blocks while another tenant has their place in the step.
         service: its counter: units divided by the weight, lifts included.
         peak_owned_blocks: the most that it ever owned.
         preemptions: of its sequences, by :class:`PreemptionCause`.
@@ -181,6 +184,7 @@ class TenantLoad(msgspec.Struct, frozen=True):
     num_running: int
     num_waiting: int
     service: float
+    num_paused: int = 0
     peak_owned_blocks: int = 0
     preemptions: dict[str, int] = {}
     within_guarantee_preemptions: int = 0

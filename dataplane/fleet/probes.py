@@ -44,9 +44,7 @@ def summary(reports: Iterable[ProbeReport]) -> dict[str, dict[str, dict[str, Any
         told: dict[str, Any] = {} if separation is None else msgspec.structs.asdict(separation)
         told |= {"given_up": sum(report.given_up for report in known)}
         if kind in (ProbeKind.WITHIN, ProbeKind.ACROSS):
-            told |= {
-                name: sum(getattr(report, name) for report in known) for name in ("prompt_tokens", "cached_tokens")
-            }
+            told |= {name: sum(getattr(report, name) for report in known) for name in _TOKENS}
         if kind is ProbeKind.PACED:
             told |= {"pace_ms": known[0].pace_ms}
         found.setdefault(deployment_id or "worker", {})[kind.value] = told

@@ -53,7 +53,7 @@ def test_before_anything_is_measured_the_page_says_so_and_claims_nothing(alice, 
 
 def test_it_says_in_plain_words_that_isolation_is_kept_and_shows_how_that_is_known(alice, shared, node, personas):
     counted = {"preemptions": {"reclaim": 2, "own": 1}, "prefix_queries_tokens": 200, "prefix_hits_tokens": 150}
-    gap = {"service_gap_units": 1_200.0, "service_bound_units": 4_800.0, "served_units": 900.0}
+    gap = {"service_gap_units": 1_200.0, "service_bound_units": 4_800.0, "served_units": 900.0, "pauses": 7}
     probes = (*sound(shared), probe(shared, ProbeKind.BATCH, *apart()), probe(shared, ProbeKind.PACED, *alike()))
     node.tell(replica("rep_1", shared, load(personas.acme, 20, peak_owned_blocks=40, **counted, **gap)), probes=probes)
     text = page(alice, here(shared))
@@ -67,6 +67,7 @@ def test_it_says_in_plain_words_that_isolation_is_kept_and_shows_how_that_is_kno
         "Borrowed 256",
         "Claimed back</dt><dd><strong>2</strong>",
         "By your own</dt><dd><strong>1</strong>",
+        "Paused</dt><dd><strong>7</strong>",
         "Lost to another tenant. The promise is none.",
         "1,200 of 4,800",
         "0.500 (0.4",

@@ -29,7 +29,7 @@ def test_what_is_kept_of_what_is_held_is_within_the_cap_of_all_replicas(share, h
     assert held.used_tokens + held.cached_tokens - told.over_tokens <= most
     assert held.used_tokens - told.over_used_tokens <= most
     assert told.evicted_tokens >= 0
-    assert told.preempted_at_most == (held.num_running if held.used_tokens > most else 0)
+    assert told.preempted_at_most == (held.num_requests if held.used_tokens > most else 0)
     assert told.cap_tokens <= pool.blocks * pool.block_size
     assert told.own_largest_tokens <= told.largest_tokens
 
@@ -45,7 +45,7 @@ def test_turns_are_divided_among_all_and_guarantees_are_counted_in_whole_blocks(
 
 
 def test_a_lowered_cap_tells_what_is_dropped_and_who_may_be_preempted():
-    held = {"evil": Held(used_tokens=800, cached_tokens=300, num_running=3), "acme": Held(900, 0, 2)}
+    held = {"evil": Held(used_tokens=800, cached_tokens=300, num_requests=3), "acme": Held(900, 0, 2)}
     told = effect("evil", Share(0, 640), {"acme": Share(512), "evil": Share()}, held, pool=POOL)
     assert (told.cap_tokens, told.cap_blocks) == (320, 20)
     assert (told.over_tokens, told.over_used_tokens, told.evicted_tokens) == (460, 160, 300)
@@ -71,7 +71,7 @@ def test_the_owner_and_the_platform_see_ahead_and_nothing_changes(personas, monk
     chat = deploy(personas.acme, max_replicas=2)
     acme = personas.acme
     Node().install(monkeypatch).tell(
-        replica("rep_1", chat, load(acme, 40, num_running=2)), replica("rep_2", chat, load(acme, 20, num_running=1))
+        replica("rep_1", chat, load(acme, 40, num_running=2)), replica("rep_2", chat, load(acme, 20, num_paused=1))
     )
     for actor in (PLATFORM, member_actor(personas.alice, "acme")):
         told = selectors.preview_share(actor=actor, deployment_id=chat.id, tenant="acme", share=Share(0, 512))

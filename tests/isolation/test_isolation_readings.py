@@ -17,12 +17,13 @@ causes = st.dictionaries(st.sampled_from(("growth", "reclaim", "shares")), st.in
 readings = st.builds(
     Reading, guarantee_tokens=counts, cap_tokens=counts, used_tokens=counts, borrowed_tokens=counts,
     peak_tokens=counts, waiting=counts, gap_units=units, bound_units=units, service_units=units, preemptions=causes,
-    breaches=counts, queries_tokens=counts, hits_tokens=counts,
+    pauses=counts, breaches=counts, queries_tokens=counts, hits_tokens=counts,
 )  # fmt: skip
 loads = st.builds(
     TenantLoad, st.just("ten_a"), st.integers(0, 50), st.integers(0, 200), st.just(1), st.integers(0, 200), counts,
     counts, counts, units, peak_owned_blocks=st.integers(0, 200), preemptions=causes,
-    within_guarantee_preemptions=counts, served_units=units, prefix_queries_tokens=counts, prefix_hits_tokens=counts,
+    within_guarantee_preemptions=counts, pauses=counts, served_units=units, prefix_queries_tokens=counts,
+    prefix_hits_tokens=counts,
 )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def test_what_grew_since_the_last_word_is_what_is_read(before, more):
     second = of_replica(now, before, BLOCK_SIZE)
     both = then(of_replica(before, None, BLOCK_SIZE), second)
     assert both.service_units == now.served_units
-    assert both.breaches == now.within_guarantee_preemptions
+    assert (both.breaches, both.pauses) == (now.within_guarantee_preemptions, now.pauses)
     assert both.preemptions == now.preemptions
     assert (both.queries_tokens, both.hits_tokens) == (now.prefix_queries_tokens, now.prefix_hits_tokens)
     assert both.peak_tokens >= now.peak_owned_blocks * BLOCK_SIZE
@@ -76,6 +77,7 @@ def grown(before: TenantLoad, more: TenantLoad) -> TenantLoad:
         peak_owned_blocks=max(before.peak_owned_blocks, more.peak_owned_blocks),
         preemptions=dict(Counter(before.preemptions) + Counter(more.preemptions)),
         within_guarantee_preemptions=before.within_guarantee_preemptions + more.within_guarantee_preemptions,
+        pauses=before.pauses + more.pauses,
         served_units=before.served_units + more.served_units,
         prefix_queries_tokens=before.prefix_queries_tokens + more.prefix_queries_tokens,
         prefix_hits_tokens=before.prefix_hits_tokens + more.prefix_hits_tokens,
@@ -85,7 +87,7 @@ def grown(before: TenantLoad, more: TenantLoad) -> TenantLoad:
 @given(loads)
 def test_an_engine_that_counts_from_zero_again_is_another_life(before):
     counted = before.served_units or before.preemptions or before.prefix_queries_tokens or before.prefix_hits_tokens
-    counted = counted or before.peak_owned_blocks or before.within_guarantee_preemptions
+    counted = counted or before.peak_owned_blocks or before.within_guarantee_preemptions or before.pauses
     assert is_same_life(TenantLoad("ten_a", 0, 0, 1, 0, 0, 0, 0, 0.0), before) == (not counted)
 
 

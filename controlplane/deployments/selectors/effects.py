@@ -23,7 +23,10 @@ def preview_share(*, actor: Actor, deployment_id: str, tenant: str, share: Share
         arms = DeploymentArm.objects.filter(deployment_id=deployment_id).select_related("version")
         configs = [arm.version.checked_config for arm in arms]
     shares = {grant.grantee_slug: grant.share for grant in pool.grants}
-    held = {each.tenant: Held(each.used_tokens, each.cached_tokens, each.num_running) for each in pool.tenants}
+    held = {
+        each.tenant: Held(each.used_tokens, each.cached_tokens, each.num_running + each.num_paused)
+        for each in pool.tenants
+    }
     refusal = _refusal(pool, configs, share, shares | {tenant: share})
     return effect(tenant, share, shares, held, pool=_size(pool, configs), refusal=refusal)
 

@@ -25,7 +25,8 @@ class TenantPool:
         borrowed_tokens: the part of that above its guarantee.
         cached_tokens: kept for its next requests, free for others to take.
         num_running: requests that compute.
-        num_waiting: requests in line.
+        num_waiting: requests in line, and paused ones.
+        num_paused: those that keep their memory while another tenant has their place in the step.
     """
 
     tenant: str
@@ -35,6 +36,7 @@ class TenantPool:
     cached_tokens: int
     num_running: int
     num_waiting: int
+    num_paused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +157,5 @@ def _tenant_pool(grant: Grant, serving: Sequence[ReplicaReport]) -> TenantPool:
         cached_tokens=sum(block_size * tenant.cached_blocks for block_size, tenant in loads),
         num_running=sum(tenant.num_running for _, tenant in loads),
         num_waiting=sum(tenant.num_waiting for _, tenant in loads),
+        num_paused=sum(tenant.num_paused for _, tenant in loads),
     )
