@@ -258,10 +258,13 @@ class Scheduler:
     def _delayed_prompt_tokens(self, tenant: TenantQueue, num_behind: int) -> int | None:
         """Return how short a prompt of another is that had less and is served as it comes, None where there is none.
 
-        And where none of the ``num_behind`` of its own waits anyway, or who is behind the virtual time: it is owed
-        service, and what waits there is a burst, not a flood.
+        And where ``num_behind`` of its own, which wait anyway, are a burst and no flood: there are none, or the tenant
+        is behind the virtual time, which owes it service, or they are few and came of late. Each of those served as
+        they come has a burst now and then; in short steps they would not get over it, with more coming meanwhile.
         """
-        if num_behind <= 0 or tenant.counter < self.queue.virtual_time:
+        is_late = self.step_number - tenant.served_at_once_step < self._config.burst_steps
+        is_burst = num_behind <= (self._config.burst_requests if is_late else 0)
+        if is_burst or tenant.counter < self.queue.virtual_time:
             return None
         since, tenants = self.step_number - self._config.served_at_once_steps, self.queue.tenants
         prompts_tokens = (
@@ -399,6 +402,7 @@ class Scheduler:
             hold.passed_by(tenant, self._prices.prompt_units(head, head.num_prompt_tokens) / tenant.budget.weight)
         self.queue.admit(head)
         if not tenant.num_waiting and tenant.id not in probes.TENANTS:
+            tenant.served_at_once_step = self.step_number
             self._served_at_once.pop(tenant.id, None)
             self._served_at_once[tenant.id] = self.step_number, head.num_uncomputed_tokens
             if len(self._served_at_once) > 2:  # two, for whoever asks is not itself the other

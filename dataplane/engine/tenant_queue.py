@@ -68,6 +68,7 @@ class TenantQueue:
         waits: for how long which cause has held the line.
         figures: what it has been through.
         lead_cap_blocks: the largest cap that it had since its counter got ahead of the virtual time.
+        served_at_once_step: the step in which it was last admitted with nothing left to wait.
         in_line_since: since when it is eligible and memory does not block it, as a mark of :class:`Leads`.
     """
 
@@ -88,6 +89,7 @@ class TenantQueue:
         "long",
         "paused",
         "running",
+        "served_at_once_step",
         "since",
         "usual_output_tokens",
         "waiting",
@@ -114,6 +116,7 @@ class TenantQueue:
         self.waits = WaitAccount()
         self.figures = TenantFigures()
         self.lead_cap_blocks = budget.cap_blocks
+        self.served_at_once_step = 0
         self.in_line_since = 0
 
     @property

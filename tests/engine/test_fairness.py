@@ -70,7 +70,7 @@ def test_a_stranger_that_comes_and_goes_keeps_what_it_is_owed() -> None:
         if step % 20 == 0:
             simulation.submit("calm", 8, 2)
 
-    simulation.run(400, feed)
+    simulation.run(150, feed)
     assert simulation.driver.counter("calm") < simulation.queue.virtual_time - 100
 
 

@@ -232,7 +232,7 @@ def test_rows_that_only_decode_beside_a_backlog_do_not_stop_it(monkeypatch: pyte
     steps = watched(driver, monkeypatch)
     for _ in range(20):
         driver.step()
-    assert driver.scheduler._delayed_prompt_tokens(driver.tenant("flood"), 1) is not None
+    assert driver.scheduler._delayed_prompt_tokens(driver.tenant("flood"), 9) is not None
     flood = {id_ for id_, call in driver.requests.items() if call.tenant_id == "flood"}
     assert all(flood & step.keys() for step in steps)
 
@@ -253,7 +253,7 @@ def test_what_a_backlog_computes_again_leaves_steps_as_short(monkeypatch: pytest
 
 
 def test_a_burst_of_a_tenant_that_is_owed_service_is_not_taken_for_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = flooded(60, 6, max_num_seqs=16)
+    driver = flooded(60, 6, max_num_seqs=16, burst_requests=0)
     for step in range(40):
         if step % 8 == 0:
             driver.submit("calm", [7] * 8, 2, ignore_eos=True)
@@ -263,6 +263,23 @@ def test_a_burst_of_a_tenant_that_is_owed_service_is_not_taken_for_a_backlog(mon
     burst = [driver.submit("bursty", [number] * 36, 2, ignore_eos=True) for number in range(3)]
     driver.step()
     assert [steps[0].get(each) for each in burst] == [36, 36, 36]
+
+
+@pytest.mark.parametrize(("requests", "late", "first_tokens"), [(5, True, 148), (12, True, 25), (5, False, 25)])
+def test_a_few_requests_that_come_of_late_are_no_backlog_though_their_tenant_had_more(
+    monkeypatch: pytest.MonkeyPatch, requests: int, late: bool, first_tokens: int
+) -> None:
+    driver = Driver(num_blocks=400, step_token_budget=148, max_num_seqs=16, burst_steps=64 if late else 0)
+    for step in range(40):
+        if step % 8 == 0:
+            driver.submit("calm", [7] * 8, 1, ignore_eos=True)
+            driver.submit("busy", [step] * 36, 1, ignore_eos=True)
+        driver.step()
+    steps = watched(driver, monkeypatch)
+    for number in range(requests):
+        driver.submit("busy", [number + 50] * 36, 2, ignore_eos=True)
+    driver.step()
+    assert sum(steps[0].values()) == first_tokens
 
 
 def test_where_nothing_may_be_paused_a_newcomer_waits_for_an_end() -> None:

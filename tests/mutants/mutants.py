@@ -302,8 +302,8 @@ MUTANTS = (
         (
             Edit(
                 "scheduler.py",
-                "        if num_behind <= 0 or tenant.counter < self.queue.virtual_time:\n",
-                "        if num_behind <= 0:\n",
+                "        if is_burst or tenant.counter < self.queue.virtual_time:\n",
+                "        if is_burst:\n",
             ),
         ),
         "test_rows.py",
