@@ -44,12 +44,13 @@ class EngineConfig:
         backlog_step_fraction, backlog_prompt_fraction: the prompts of tenants whose next requests wait anyway fill a
             step, with what decodes, up to so much of its tokens, or of those of a prompt of another tenant that had
             less and is served as it comes: that waits for the step that runs, which should take no longer than its own.
-            Where the others pass that alone, a backlog waits for the next step. Simulated with three tenants at 0.8 of
-            their share and a fourth at ten times its own, 32 tokens out, 32 rows, steps as measured of int8 on two
-            cores (4 ms, 1 ms a row that decodes, 0.77 ms a token of a prompt), medians of eight seeds: with prompts of
-            64, 128 and 256 tokens the p95 of the three's first tokens is 2.2, 1.7 and 1.4 times that without the fourth
-            if steps are filled, and 1.4, 1.3 and 1.2 times with these, for 97 to 100 % of first-come's service. A fifth
-            of the tokens and three quarters of the prompt give a twentieth more, for 98 to 100 %.
+            Where the others pass that alone, a backlog waits, for no more than ``give_way_steps`` in a row. Simulated
+            with three tenants at 0.8 of their share and a fourth at ten times its own, 32 tokens out, 32 rows, steps as
+            measured of int8 on two cores (4 ms, 1 ms a row that decodes, 0.77 ms a token of a prompt), medians of eight
+            seeds: with prompts of 64, 128 and 256 tokens the p95 of the three's first tokens is 2.2, 1.7 and 1.4 times
+            that without the fourth if steps are filled, and 1.3, 1.2 and 1.2 times with these, for 97 to 100 % of
+            first-come's service. A fifth of the tokens and three quarters of the prompt, and one step in a row, give a
+            twentieth more each.
         burst_requests, burst_steps: so few requests that wait, of a tenant that had none in line so recently, are a
             burst and no backlog. Where bursts are taken for backlogs, one in six runs of that simulation, with a tenth
             more calls, has 1.8 to 2.5 times: in short steps those served as they come fall behind as well, and steps
@@ -101,6 +102,7 @@ class EngineConfig:
     min_run_steps: int = 16
     backlog_step_fraction: float = 0.17
     backlog_prompt_fraction: float = 0.66
+    give_way_steps: int = 4
     burst_requests: int = 4
     burst_steps: int = 64
     pause_limit: int = 32

@@ -56,7 +56,7 @@ class Scheduler:
         self._watermark_blocks = int(config.num_blocks * config.watermark_fraction)
         # Who was last admitted with nothing left to wait: in which step, and how many tokens of its prompt to compute.
         self._served_at_once: dict[str, tuple[int, int]] = {}
-        self._gave_way: set[str] = set()
+        self._gave_way: Counter[str] = Counter()  # of steps in a row, by tenant
 
     # one step
 
@@ -235,7 +235,7 @@ class Scheduler:
         return min(step.tokens_left, self._config.backlog_tokens(decode_tokens, delayed) - prompt_tokens)
 
     def _give_way(self, step: Step) -> None:
-        """Take tenants with a backlog out of a step that others' prompts make long without them; nobody twice in a row.
+        """Take tenants with a backlog out of a step that others' prompts make long without them, a few times in a row.
 
         Who had most goes first, and somebody always stays: for the last one there are no others.
         """
@@ -244,14 +244,15 @@ class Scheduler:
         for sequence, num_tokens in step.chunks.items():
             tokens[sequence.tenant] += num_tokens
             prompt_tokens[sequence.tenant] += num_tokens if num_tokens > 1 else 0
-        before, self._gave_way = self._gave_way, set()
+        before, self._gave_way = self._gave_way, Counter()
         for tenant in sorted(tokens, key=lambda tenant: tenant.counter, reverse=True):
             delayed = self._delayed_prompt_tokens(tenant, tenant.num_waiting)
-            if delayed is None or tenant.id in before or prompt_tokens.total() == prompt_tokens[tenant]:
+            is_next = before[tenant.id] >= self._config.give_way_steps
+            if delayed is None or is_next or prompt_tokens.total() == prompt_tokens[tenant]:
                 continue
             if tokens.total() - tokens[tenant] > self._config.backlog_within(delayed):
                 del tokens[tenant], prompt_tokens[tenant]
-                self._gave_way.add(tenant.id)
+                self._gave_way[tenant.id] = before[tenant.id] + 1
         for sequence in [each for each in step.chunks if each.tenant.id in self._gave_way]:
             self._unschedule(sequence, step)
 

@@ -71,7 +71,7 @@ def test_a_tiny_workload_is_the_same_kind_of_calls(name: str) -> None:
 def test_three_tenants_call_below_their_share_and_one_at_ten_times_its_own() -> None:
     flooded, alone, first = (workload(name, 0, peak_per_s=20.0) for name in ("E-flood", "E-alone", "E-first"))
     calls = Counter(one.tenant for one in [*flooded.requests, *flooded.flood])
-    share = 5.0 * 15
+    share = 5.0 * 30
     assert calls == {"tenant-1": 0.8 * share, "tenant-2": 0.8 * share, "tenant-3": 0.8 * share, "flooding": 10 * share}
     assert (alone.requests, alone.flood) == (flooded.requests, [])
     assert {one.tenant for one in [*first.requests, *first.flood]} == {"all"}
