@@ -27,7 +27,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         bound_units: how far it may fall behind there. 0: it never had to wait for its turn.
         service_units: what it was served.
         preemptions: how often its requests lost their memory, by cause.
-        pauses: how often a request of it left its place in the step to a tenant that had fewer, keeping its memory.
+        pauses: how often a request of it left its place in the step to a tenant that had less, keeping its memory.
         breaches: preemptions for another tenant while this one was within its guarantee. Promised: none.
         queries_tokens: prompt tokens that were looked up in its prefix cache.
         hits_tokens: those that were found there.

@@ -165,7 +165,7 @@ class TenantLoad(msgspec.Struct, frozen=True):
         peak_owned_blocks: the most that it ever owned.
         preemptions: of its sequences, by :class:`PreemptionCause`.
         within_guarantee_preemptions: those for the memory of another tenant while it was within its guarantee. Never.
-        pauses: how often one of its sequences left its row to a tenant that had fewer; nothing is computed again.
+        pauses: how often one of its sequences left its row to a tenant that had less; nothing is computed again.
         served_units: what it was charged, not divided by the weight, without lifts.
         service_gap_units: how far another tenant's counter got ahead while both had requests in line and memory blocked
             neither, where that came nearest to its bound in the last five to ten minutes. 0 where it was not behind.

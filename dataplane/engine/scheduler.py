@@ -247,8 +247,8 @@ class Scheduler:
         before, self._gave_way = self._gave_way, Counter()
         for tenant in sorted(tokens, key=lambda tenant: tenant.counter, reverse=True):
             delayed = self._delayed_prompt_tokens(tenant, tenant.num_waiting)
-            is_next = before[tenant.id] >= self._config.give_way_steps
-            if delayed is None or is_next or prompt_tokens.total() == prompt_tokens[tenant]:
+            has_waited = before[tenant.id] >= self._config.give_way_steps
+            if delayed is None or has_waited or prompt_tokens.total() == prompt_tokens[tenant]:
                 continue
             if tokens.total() - tokens[tenant] > self._config.backlog_within(delayed):
                 del tokens[tenant], prompt_tokens[tenant]
